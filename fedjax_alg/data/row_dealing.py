@@ -26,7 +26,7 @@ from fedjax_alg.data.row_sources import RowSource
 from fedjax_alg.data.streamed_rows import RowBlock, StreamedRows
 from fedjax_alg.errors import reason
 
-_COUNTED, _DEALT = "counted.json", "dealt.json"
+_COUNTS, _DEALT = "counted.json", "dealt.json"
 #: Bytes of a bucket, unless there would be too many for the open files of a process.
 _BUCKET_BYTES, _MOST_BUCKETS = 2**27, 256
 #: Bytes that wait to be written to each bucket.
@@ -127,7 +127,7 @@ class RowDealing:
     with writing(folder.parent):
       folder.mkdir(exist_ok=True)
     key = rows.key
-    note = self._read_note(_COUNTED)
+    note = self._read_note(_COUNTS)
     if note is not None and note.pop("key") != key:
       raise DataError(
         f"{folder.parent}: was begun with other rows, or they have changed; give a new "
@@ -135,7 +135,7 @@ class RowDealing:
       )
     if note is None:
       self._counts = self._count()
-      self._write_note(_COUNTED, dataclasses.asdict(self._counts) | {"key": key})
+      self._write_note(_COUNTS, dataclasses.asdict(self._counts) | {"key": key})
     else:
       self._counts = _Counts(**note)
     #: the names of the classes, by their numbers; None: targets are numbers
@@ -346,11 +346,11 @@ class _Buckets:
     """Reads the clients of the rows dealt earlier, which have to be the same."""
     crc = 0
     for split, source in enumerate(self._rows.splits):
-      left = self._done[split]
-      for ids, _ in self._rows.read_ids(source) if left else ():
-        crc = zlib.crc32(self._numbers(ids[:left], source).tobytes(), crc)
-        left -= len(ids[:left])
-        if not left:
+      remaining = self._done[split]
+      for ids, _ in self._rows.read_ids(source) if remaining else ():
+        crc = zlib.crc32(self._numbers(ids[:remaining], source).tobytes(), crc)
+        remaining -= len(ids[:remaining])
+        if not remaining:
           break
     if crc != dealt["crc"]:
       raise _changed(self._rows.splits[0])

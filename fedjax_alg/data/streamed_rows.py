@@ -88,32 +88,32 @@ class StreamedRows:
       self._test = of_source(test, "test", channels_first, source)
       if not self._test.total and self._test.choices:  # an .npz without test rows
         self._test = None
-    chosen = {"x": x, "y": y, "client": client}
-    for option, choice in chosen.items():
+    columns = {"x": x, "y": y, "client": client}
+    for option, choice in columns.items():
       if choice is None:
-        chosen[option] = self._train.choices.get(option)
+        columns[option] = self._train.choices.get(option)
     for option in ("y", "client"):
-      if chosen[option] is None:
+      if columns[option] is None:
         raise DataError(f"`{option}`: missing, give the name of its column")
-    self._is_default = chosen["x"] is None
+    self._is_default = columns["x"] is None
     if self._is_default:
-      chosen["x"] = self._others(chosen)
-    for option, choice in chosen.items():
+      columns["x"] = self._others(columns)
+    for option, choice in columns.items():
       items.check_column_choice(option, choice, (int, str))
       if isinstance(choice, list if option != "x" else dict):
         raise DataError(f"`{option}`: {a_type(choice)}, must be the name of one column")
-    self._chosen = chosen
+    self._chosen = columns
     #: the names of the classes by their numbers; None: they are to be found
     self.classes: tuple[str, ...] | None = None
-    names = self._train.class_names(chosen["y"]) if classes is None else classes
+    names = self._train.class_names(columns["y"]) if classes is None else classes
     if names is not None:
       self.classes = tuple(of_type("classes", name, str) for name in names)
 
-  def _others(self, chosen: dict[str, Any]) -> list[Any]:
+  def _others(self, columns: dict[str, Any]) -> list[Any]:
     names = self._train.names
     if names is None:
       raise DataError("`x`: missing, give the name of the column of the examples")
-    others = [name for name in names if name not in chosen.values()]
+    others = [name for name in names if name not in columns.values()]
     if not others:
       raise DataError("`x`: the source has no column but those of `y` and `client`")
     return others

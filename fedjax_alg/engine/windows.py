@@ -75,7 +75,7 @@ class Pending(Exception):
   """The first map without a result."""
 
   def __init__(self, result: Any):
-    """Takes the result for one window; without a window ``Found``."""
+    """Takes the result for one window; without a window ``PendingMap``."""
     super().__init__()
     self.result = result
 
@@ -89,7 +89,7 @@ class Reads(NamedTuple):
   in_blocks: bool = False  #: whether the slots' shards are in blocks of processes
 
 
-class Found(NamedTuple):
+class PendingMap(NamedTuple):
   """A map that waits for its results."""
 
   places: Ranges
@@ -181,7 +181,7 @@ class WindowMap(MapClients):
       zeros = jnp.zeros_like(shards.size)
       at_tests = (zeros, zeros) if tests is None else (tests.offset, tests.size)
       places = Ranges(shards.offset, shards.size, *at_tests)
-      raise Pending(Found(places, zero(), clients))
+      raise Pending(PendingMap(places, zero(), clients))
     raise Pending(of_window(self.window, *trees.index(args, self.window.slots)))
 
   def total(

@@ -158,8 +158,10 @@ def _differentiate(
       primals: tuple[Array, ...], tangents: tuple[Array, ...]
     ) -> tuple[Array, Array]:
       def of_moving(*moving: Array) -> Array:
-        rest = iter(moving)
-        arrays = (next(rest) if moved else x for x, moved in zip(primals, moves))
+        values = iter(moving)
+        arrays = (
+          next(values) if is_moving else x for x, is_moving in zip(primals, moves)
+        )
         return way(*arrays, *fixed)
 
       return jax.jvp(of_moving, tuple(itertools.compress(primals, moves)), tangents)

@@ -420,8 +420,11 @@ class _Blocks:
       mine = owner == number
       offset[mine] = number * height + np.cumsum(size[mine]) - size[mine]
     if self.split is not None:
-      here = owner == self.split.process
-      begin, size = begin[here] - self.split.process * self.split.places, size[here]
+      is_ours = owner == self.split.process
+      begin, size = (
+        begin[is_ours] - self.split.process * self.split.places,
+        size[is_ours],
+      )
     return _Read(_gather(tree, begin, size, height), offset.astype(np.int32))
 
 
@@ -530,7 +533,7 @@ class WindowedFunction:
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
   def eval_shape(self, *inputs: PyTree) -> Any:
-    """The shapes of the results, found without reading rows.
+    """The shapes of the results, computed without reading rows.
 
     Args:
       *inputs: see ``__call__``.
@@ -544,12 +547,12 @@ class WindowedFunction:
   def _run(self, maps: "_Maps", inputs: Any, states: Any) -> Any:
     """Computes rows with the same maps; ``states`` are states with tables."""
     results = list[Any]()
-    while not maps.are_all or len(results) < len(maps.found):
-      if len(results) == len(maps.found):
+    while not maps.are_all or len(results) < len(maps.entries):
+      if len(results) == len(maps.entries):
         self._find_map(maps, inputs, results)
         continue
-      found = maps.found[len(results)]
-      results.append(self._run_map(*found, inputs, results, states))
+      pending = maps.entries[len(results)]
+      results.append(self._run_map(*pending, inputs, results, states))
     return self._program(self._data.evaluated, inputs, results)
 
   def _trace(
@@ -596,37 +599,37 @@ class WindowedFunction:
       _DifferentRowsError: each row reads rows of other clients.
     """
     arguments = (self._data.evaluated, inputs, results)
-    if not isinstance(jax.eval_shape(self._program, *arguments), windows.Found):
+    if not isinstance(jax.eval_shape(self._program, *arguments), windows.PendingMap):
       maps.are_all = True
       return
-    reads, found = self._reads[len(results)], self._program(*arguments)
-    places, clients = jax.device_get((found.places, found.clients))
+    reads, pending = self._reads[len(results)], self._program(*arguments)
+    places, clients = jax.device_get((pending.places, pending.clients))
     if any((leaf != leaf[:1]).any() for leaf in jax.tree.leaves((places, clients))):
       raise _DifferentRowsError
     places, clients = jax.tree.map(lambda leaf: leaf[0], (places, clients))
-    maps.found.append((reads, windows.Found(places, found.total, clients)))
+    maps.entries.append((reads, windows.PendingMap(places, pending.total, clients)))
 
   def _run_map(
     self,
     reads: windows.Reads,
-    found: windows.Found,
+    pending: windows.PendingMap,
     inputs: Any,
     results: Any,
     states: Any,
   ) -> Any:
     """The results of a map, [rows, S, ...] on the host, or its sums on the devices."""
-    gathered = self._cut(reads, found)
+    gathered = self._cut(reads, pending)
     rows = [max(part.rows[i] for part in gathered) for i in range(2)]
     arguments = self._data.evaluated, inputs, results
     outputs, running = list[PyTree](), list[tuple[PyTree, int]]()
-    total = jax.tree.map(jnp.copy, found.total)  # its memory is donated
+    total = jax.tree.map(jnp.copy, pending.total)  # its memory is donated
     for part in gathered:
       window = part.window(rows, self._data._mesh)
       # The window before this one is computed while this one is read.
       if reads.is_total:
         total = self._program(*arguments, jax.block_until_ready(total), (), window)
         continue
-      tables = self._hold(found, part, states)
+      tables = self._hold(pending, part, states)
       outputs += [_first(*before) for before in running]
       output = self._program(*arguments, (), tables, window)
       running = [(output, int((part.slots < part.total).sum()))]
@@ -635,17 +638,19 @@ class WindowedFunction:
     outputs += [_first(*before) for before in running]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *outputs)
 
-  def _hold(self, found: windows.Found, part: "_Gathered", states: Any) -> Any:
+  def _hold(self, pending: windows.PendingMap, part: "_Gathered", states: Any) -> Any:
     """The rows of tables that a window reads."""
     tables = self._data.tables
-    if tables is None or isinstance(found.clients, tuple):
+    if tables is None or isinstance(pending.clients, tuple):
       return ()
-    ids = np.unique(found.clients[part.slots[part.slots < part.total]])
+    ids = np.unique(pending.clients[part.slots[part.slots < part.total]])
     return tables.tables(states, ids, len(part.slots))
 
-  def _cut(self, reads: windows.Reads, found: windows.Found) -> "list[_Gathered]":
+  def _cut(
+    self, reads: windows.Reads, pending: windows.PendingMap
+  ) -> "list[_Gathered]":
     """Cuts the slots of a map into windows."""
-    places, tables, most = found.places, self._data.tables, 2**16
+    places, tables, most = pending.places, self._data.tables, 2**16
     total, devices = len(places.size), self._inner.devices
     order = np.arange(total)[None]
     least = min(total, devices + 1)
@@ -661,7 +666,7 @@ class WindowedFunction:
       budget // max(1, sum(rows.row_nbytes for rows in arrays)) if arrays else 2**62
       for arrays in reads[:2]
     )
-    if tables is not None and not isinstance(found.clients, tuple):
+    if tables is not None and not isinstance(pending.clients, tuple):
       most = max(1, budget // max(1, tables.row_nbytes))
     cuts = windows.make_windows(cut, (of_clients, of_tests), most)
     # A loop over one slot would be no loop, with other bits perhaps.
@@ -683,10 +688,10 @@ class _DifferentRowsError(Exception):
 
 @dataclasses.dataclass
 class _Maps:
-  """The maps of a function that have been found."""
+  """The maps of a function so far."""
 
   #: what each reads, and where that is
-  found: list[tuple[windows.Reads, windows.Found]] = dataclasses.field(
+  entries: list[tuple[windows.Reads, windows.PendingMap]] = dataclasses.field(
     default_factory=list
   )
   are_all: bool = False
@@ -721,9 +726,9 @@ class _Gathered:
       pairs = np.concatenate([pairs, np.zeros((1, 2), np.int64)])[slots]
       unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
       distinct.append((unique, inverse.reshape(-1)))
-    whole = _Blocks(None)
-    of_shards = blocks if reads.in_blocks else whole
-    return cls(slots, len(places.size), reads, distinct, (of_shards, whole))
+    one_block = _Blocks(None)
+    of_shards = blocks if reads.in_blocks else one_block
+    return cls(slots, len(places.size), reads, distinct, (of_shards, one_block))
 
   @property
   def rows(self) -> list[int]:

@@ -107,10 +107,10 @@ def test_writing_goes_on_after_a_kill(tmp_path):
     )
     folder = write_clients(tmp_path / "killed", make_clients())
   assert written.count("x.npy") == 30 - len(journal)
-  whole = write_clients(tmp_path / "whole", make_clients())
+  complete = write_clients(tmp_path / "whole", make_clients())
   for name in ("x.npy", "y.npy", "x_test.npy", "y_test.npy", "clients.json"):
-    assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
-  assert sorted(os.listdir(folder)) == sorted(os.listdir(whole))
+    assert (folder / name).read_bytes() == (complete / name).read_bytes(), name
+  assert sorted(os.listdir(folder)) == sorted(os.listdir(complete))
 
 
 def test_what_is_written_needs_the_memory_of_one_client(tmp_path):
@@ -225,21 +225,21 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
     dealt = fa.StreamedRows(mixed, x=1, y=2, client=0)
     return dealt if is_dealt else make_clients()
 
-  whole = write_clients(tmp_path / "whole", clients())
-  kept = b""
+  complete = write_clients(tmp_path / "whole", clients())
+  before = b""
   for _ in range(2):
     with small_files(limit), pytest.raises(DataError) as error:
       write_clients(tmp_path / "full", clients())
     assert "cannot be written" in str(error.value) and "\n" not in str(error.value)
     journal = tmp_path / "full" / "journal.txt"
     notes = journal.read_bytes() if journal.exists() else b""
-    assert notes.startswith(kept)
-    kept = notes[: notes.rfind(b"\n") + 1]
+    assert notes.startswith(before)
+    before = notes[: notes.rfind(b"\n") + 1]
   folder = write_clients(tmp_path / "full", clients())
-  names = sorted(path.name for path in whole.iterdir())
+  names = sorted(path.name for path in complete.iterdir())
   assert sorted(path.name for path in folder.iterdir()) == names
   for name in names:
-    assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+    assert (folder / name).read_bytes() == (complete / name).read_bytes(), name
 
 
 def test_an_error_of_the_source_is_none_of_the_folder(tmp_path):
@@ -298,11 +298,11 @@ def test_rows_in_memory_are_in_no_file():
 def test_clients_of_a_data_set_are_written_again(tmp_path):
   examples = in_memory(make_clients(tests=True))
   folder = write_clients(tmp_path, examples)
-  again = open_clients(folder)
-  assert list(again.client_names) == list(examples.client_names)
-  np.testing.assert_array_equal(again.x_train[:], examples.x_train)
-  np.testing.assert_array_equal(again.y_test, examples.y_test)
-  np.testing.assert_array_equal(again.client_test, examples.client_test)
+  reopened = open_clients(folder)
+  assert list(reopened.client_names) == list(examples.client_names)
+  np.testing.assert_array_equal(reopened.x_train[:], examples.x_train)
+  np.testing.assert_array_equal(reopened.y_test, examples.y_test)
+  np.testing.assert_array_equal(reopened.client_test, examples.client_test)
 
 
 def test_the_option_dataset_names_a_folder(tmp_path):
@@ -378,8 +378,8 @@ def test_a_run_trains_on_twenty_times_what_memory_allows(tmp_path):
     check=False,
   )
   assert done.returncode == 0, done.stderr
-  refusal, found = done.stdout.splitlines()
+  refusal, trained = done.stdout.splitlines()
   assert "ulimit -d leaves" in refusal and "data_on=disk" in refusal
-  place, accuracy = found.split()
+  place, accuracy = trained.split()
   assert place == "disk:4"
   assert 0.2 < float(accuracy) < 0.3

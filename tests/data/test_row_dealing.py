@@ -11,7 +11,7 @@ import fedjax_alg as fa
 from fedjax_alg.data import DataError, row_dealing, row_sources
 from tests.data.rows_in_any_order import (
   NAMES,
-  WHO,
+  OWNERS,
   Items,
   N,
   V,
@@ -30,8 +30,8 @@ def small_blocks(monkeypatch):
 
 
 def test_rows_that_come_client_by_client_are_not_dealt(tmp_path, monkeypatch):
-  order = np.argsort(WHO, kind="stable")
-  rows = [(V[place], NAMES[place], WHO[place]) for place in order]
+  order = np.argsort(OWNERS, kind="stable")
+  rows = [(V[place], NAMES[place], OWNERS[place]) for place in order]
   monkeypatch.setattr(row_dealing, "_Buckets", None)
   check(tmp_path, fa.StreamedRows(rows, x=0, y=1, client=2), in_memory(x=V))
 
@@ -45,7 +45,7 @@ def broken(reads, after):
     for place in range(N):
       if times[0] == reads and place == after:
         raise OSError(5, "Input/output error")
-      yield V[place], NAMES[place], WHO[place]
+      yield V[place], NAMES[place], OWNERS[place]
 
   return begin
 
@@ -77,7 +77,7 @@ def test_other_rows_do_not_go_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize("change", ["fewer", "more", "order"])
 def test_rows_that_change_between_the_readings_are_refused(tmp_path, change):
   for is_grouped in (False, True):
-    order = np.argsort(WHO, kind="stable") if is_grouped else np.arange(N)
+    order = np.argsort(OWNERS, kind="stable") if is_grouped else np.arange(N)
     times = [0]
 
     def begin():
@@ -85,7 +85,7 @@ def test_rows_that_change_between_the_readings_are_refused(tmp_path, change):
       places = list(order)
       if times[0] > 1:
         places = dict(fewer=places[:-1], more=[*places, 0], order=places[::-1])[change]
-      return ((V[place], NAMES[place], WHO[place]) for place in places)
+      return ((V[place], NAMES[place], OWNERS[place]) for place in places)
 
     if change == "order" and not is_grouped:
       continue  # the same clients

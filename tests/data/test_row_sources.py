@@ -13,7 +13,7 @@ from tests.data import stand_in
 from tests.data.rows_in_any_order import (
   IDS,
   NAMES,
-  WHO,
+  OWNERS,
   Items,
   Iterated,
   N,
@@ -43,7 +43,7 @@ def test_items_and_streams(tmp_path):
     check(tmp_path, fa.StreamedRows(source, **columns), in_memory(), number)
 
 
-@pytest.mark.parametrize("given", [np.array(WHO), IDS, np.sort(IDS)])
+@pytest.mark.parametrize("given", [np.array(OWNERS), IDS, np.sort(IDS)])
 def test_npz(tmp_path, given):
   arrays = dict(x_train=V, y_train=np.arange(N) % 3, client_train=given)
   arrays |= dict(x_test=V[:50], y_test=np.arange(50) % 3, client_test=given[:50])
@@ -67,7 +67,7 @@ def test_arrow(tmp_path, word):
   from pyarrow import csv, feather, parquet
 
   columns = {f"v{place}": V[:, place] for place in range(3)}
-  table = pa.table({**columns, "who": WHO, "ill": NAMES})
+  table = pa.table({**columns, "who": OWNERS, "ill": NAMES})
   path = tmp_path / f"rows.{word}"
   write = dict(
     parquet=lambda: parquet.write_table(table, path, row_group_size=50),
@@ -95,7 +95,7 @@ def test_lists_tensors_and_images_of_arrow(tmp_path):
     image=pa.array(contents),
     cells=pa.array(X.tolist(), pa.list_(pa.list_(pa.list_(pa.uint8(), 3)))),
     tensor=pa.FixedShapeTensorArray.from_numpy_ndarray(X),
-    who=WHO,
+    who=OWNERS,
     ill=pa.array(NAMES).dictionary_encode(),
   )
   parquet.write_table(pa.table(columns), tmp_path / "rows.parquet")
@@ -124,7 +124,7 @@ def test_hugging_face(tmp_path, name):
     }
   )
   table = hub.Dataset.from_dict(
-    {"v": X.reshape(N, -1).tolist(), "label": labels, "who": WHO}, features=features
+    {"v": X.reshape(N, -1).tolist(), "label": labels, "who": OWNERS}, features=features
   )
   columns = dict(x="v", y="label", client="who")
   expected = fa.from_hf(table, **columns)
@@ -142,14 +142,14 @@ def test_torch(tmp_path):
   class Streamed(torch.utils.data.IterableDataset):
     def __iter__(self):
       for place in range(N):
-        yield torch.from_numpy(V[place]), int(IDS[place]) % 4, WHO[place]
+        yield torch.from_numpy(V[place]), int(IDS[place]) % 4, OWNERS[place]
 
   class Numbered(torch.utils.data.Dataset):
     def __len__(self):
       return N
 
     def __getitem__(self, place):
-      return torch.from_numpy(V[place]), int(IDS[place]) % 4, WHO[place]
+      return torch.from_numpy(V[place]), int(IDS[place]) % 4, OWNERS[place]
 
   for number, source in enumerate((Streamed(), Numbered())):
     rows = fa.StreamedRows(source, x=0, y=1, client=2)
@@ -187,7 +187,7 @@ def test_a_file_that_is_cut_short_is_one_line(tmp_path, word):
     pa = pytest.importorskip("pyarrow", reason="the package pyarrow is missing")
     from pyarrow import feather, parquet
 
-    table = pa.table({"v": V[:, 0], "y": IDS, "who": WHO})
+    table = pa.table({"v": V[:, 0], "y": IDS, "who": OWNERS})
     write = parquet.write_table if word == "parquet" else feather.write_feather
     write(table, path)
   content = path.read_bytes()

@@ -6,7 +6,7 @@ import fedjax_alg as fa
 from fedjax_alg.data import DataError
 from tests.data.rows_in_any_order import (
   NAMES,
-  WHO,
+  OWNERS,
   Items,
   N,
   V,
@@ -24,9 +24,9 @@ def test_test_rows_have_the_classes_of_training_rows(tmp_path):
       return 40
 
     def __getitem__(self, place):
-      return X[place], ("dog", "cat")[place % 2], WHO[place]
+      return X[place], ("dog", "cat")[place % 2], OWNERS[place]
 
-  tests = X[:40], [("dog", "cat")[place % 2] for place in range(40)], WHO[:40]
+  tests = X[:40], [("dog", "cat")[place % 2] for place in range(40)], OWNERS[:40]
   expected = in_memory(x_test=tests[0], y_test=tests[1], test_client_ids=tests[2])
   check(tmp_path, fa.StreamedRows(Items(), x=0, y=1, client=2, test=Few()), expected)
 
@@ -45,7 +45,7 @@ def test_test_rows_have_the_classes_of_training_rows(tmp_path):
   ],
 )
 def test_a_wrong_choice_is_one_line(tmp_path, options, why):
-  rows = [(V[place], NAMES[place], WHO[place]) for place in range(N)]
+  rows = [(V[place], NAMES[place], OWNERS[place]) for place in range(N)]
   with pytest.raises(DataError, match=f"^{why}") as error:
     fa.write_clients(tmp_path, fa.StreamedRows(rows, **options))
   assert "\n" not in str(error.value)

@@ -27,7 +27,7 @@ _SHA256 = {
   _TOKENIZER: "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
 }
 _SPACE = "\u2581"  #: what stands for a space in tokens
-_KEPT = 2**18  #: words of which the tokens are kept
+_CACHED_WORDS = 2**18  #: words of which the tokens are kept
 #: What is read of a tokenizer; with others its tokens would be others.
 _NORMALIZERS = [
   {"type": "Prepend", "prepend": _SPACE},
@@ -75,7 +75,7 @@ class BytePairs:
     # stands on one side is never merged with the other.
     if any(re.search(f"[^{_SPACE}]{_SPACE}", token) for token in self._vocabulary):
       raise ValueError("has tokens of several words")
-    self._encode_word = functools.lru_cache(_KEPT)(self._merge)
+    self._encode_word = functools.lru_cache(_CACHED_WORDS)(self._merge)
 
   @classmethod
   def of_vocabulary(
