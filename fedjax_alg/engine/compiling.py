@@ -15,11 +15,12 @@ _ROUNDS: dict[str, bool | int] = {"xla_cpu_copy_insertion_use_region_analysis": 
 # are computed once. A level of the user's own (XLA_FLAGS) stays.
 _START: dict[str, bool | int] = {"xla_backend_optimization_level": 1}
 
-# XLA's older way to fuse loops, and LLVM without optimizations.
-_QUICK: dict[str, bool | int] = {
-  "xla_cpu_use_fusion_emitters": False,
-  "xla_backend_optimization_level": 0,
-}
+# XLA's older way to fuse loops compiles faster. Draws have the same bits; sums over
+# examples, as in the training before FedGroup's first round, are rounded otherwise.
+_DRAWS = _START | {"xla_cpu_use_fusion_emitters": False}
+
+# The same, and LLVM without optimizations.
+_QUICK = _DRAWS | {"xla_backend_optimization_level": 0}
 
 
 @functools.cache
@@ -53,17 +54,21 @@ def options(platform: str) -> dict[str, bool | int] | None:
   return _options(platform, _ROUNDS)
 
 
-def start_options(platform: str) -> dict[str, bool | int] | None:
+def start_options(
+  platform: str, reads_rows: bool = True
+) -> dict[str, bool | int] | None:
   """Gives the options of ``lowered.compile`` for initial states, see above.
 
   They change how long the compiler takes, not what the program computes.
 
   Args:
     platform: the kind of the devices (``sharding.platform``).
+    reads_rows: whether the program computes with clients' examples.
   """
-  if any(flag in os.environ.get("XLA_FLAGS", "") for flag in _START):
+  flags = _START if reads_rows else _DRAWS
+  if any(flag in os.environ.get("XLA_FLAGS", "") for flag in flags):
     return None
-  return _options(platform, _START)
+  return _options(platform, flags)
 
 
 def quick_options(platform: str) -> dict[str, bool | int] | None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Var
 from jax.sharding import Mesh
 import numpy as np
 
@@ -453,6 +454,25 @@ class _Facts(NamedTuple):
   num_groups: int | None
 
 
+def _reads(traced: jax.stages.Traced, arguments: PyTree, parts: PyTree) -> bool:
+  """Whether a traced program computes with some of its arguments' leaves.
+
+  Args:
+    traced: the program.
+    arguments: what it was traced with.
+    parts: those of their leaves that are asked for.
+  """
+  program = traced.jaxpr.jaxpr
+  names = {id(leaf) for leaf in jax.tree.leaves(parts)}
+  asked = {
+    var
+    for var, leaf in zip(program.invars, jax.tree.leaves(arguments), strict=True)
+    if id(leaf) in names
+  }
+  read = {var for step in program.eqns for var in step.invars if isinstance(var, Var)}
+  return bool(asked & read)
+
+
 def _plain_shapes(tree: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
@@ -574,8 +594,9 @@ class Programs:
           arguments = _start_arguments(p)
           if start.tables is not None:
             arguments += (np.zeros(start.clients, np.int32),)
-          lowered = program.lower(*arguments)
-          submit("start", lowered, compiling.start_options(platform))
+          traced = program.trace(*arguments)
+          reads_rows = _reads(traced, arguments, (data.train.x, data.train.y))
+          submit("start", traced.lower(), compiling.start_options(platform, reads_rows))
     programs = {name: program.result() for name, program in compiled.items()}
     algorithm, num_groups = p.algorithm, None
     if algorithm.membership is not None:

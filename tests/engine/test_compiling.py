@@ -39,12 +39,15 @@ def test_local_steps_do_not_copy_the_weights():
   assert copies(None) == 5
 
 
-def test_a_start_has_the_same_bits_whatever_its_compiler_spends(monkeypatch):
+@pytest.mark.parametrize("reads_rows", [False, True])
+def test_a_start_has_the_same_bits_whatever_its_compiler_spends(
+  monkeypatch, reads_rows
+):
   """Parameters drawn by older versions stay what they are."""
   monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
   assert compiling.start_options("cpu") is None  # a level of the user's stays
   monkeypatch.delenv("XLA_FLAGS")
-  options = compiling.start_options("cpu")
+  options = compiling.start_options("cpu", reads_rows)
   if options is None:
     pytest.skip("this XLA does not have the option")
   draw = jax.nn.initializers.he_normal()
@@ -53,9 +56,8 @@ def test_a_start_has_the_same_bits_whatever_its_compiler_spends(monkeypatch):
       lambda key: (draw(key, (65, 20)), jax.random.split(key, 3)), keys
     )
   ).lower(jax.random.split(jax.random.key(0), 2))
-  usual = {"xla_backend_optimization_level": 3}  # not that of the tests
-  if compiling._is_known("xla_cpu_use_fusion_emitters", True):
-    usual["xla_cpu_use_fusion_emitters"] = True
+  # Not those of the tests.
+  usual = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
   programs = [lowered.compile(flags) for flags in (usual, usual | options)]
   keys = jax.random.split(jax.random.key(0), 2)
   (draws, splits), (cheap, cheap_splits) = (program(keys) for program in programs)

@@ -16,7 +16,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data import federate
-from fedjax_alg.engine import checkpoint, sharding
+from fedjax_alg.engine import checkpoint, compiling, sharding
 from fedjax_alg.models import as_model
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import programs as programs_lib
@@ -68,6 +68,20 @@ def test_a_row_for_each_setting_and_seed(two, fed, monkeypatch):
     )
   )
   assert first == second
+
+
+@pytest.mark.parametrize("name, reads_rows", [("fedgroup", True), ("scaffold", False)])
+def test_the_compiler_of_a_start_is_told_whether_it_trains(
+  fed, monkeypatch, name, reads_rows
+):
+  """Or pre-training is rounded otherwise, and the start of SCAFFOLD compiles longer."""
+  told = []
+  monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, options=None: self)
+  monkeypatch.setattr(
+    compiling, "start_options", lambda _, reads_rows: told.append(reads_rows)
+  )
+  Programs(prepare(method(name), fed, OPTIONS))
+  assert told == [reads_rows]
 
 
 def test_a_long_compilation_is_said_and_a_short_one_is_not(fed, monkeypatch):
