@@ -16,8 +16,8 @@ import time
 from typing import Any, NamedTuple, cast
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import Var
+import jax.numpy as jnp
 from jax.sharding import Mesh
 import numpy as np
 
