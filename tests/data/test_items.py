@@ -102,6 +102,7 @@ def but_last(values, last):
       "meError: cannot decode, .*test_items.py line ",
     ),
     (None, {}, "^dataset: a NoneType, must have __len__ and __getitem__$"),
+    ({1, 2}, {}, "^dataset: a set, must have __len__ and __getitem__$"),
     (Items(), dict(test=Items(length=0)), "^test: an Items without items$"),
     (Items(), dict(test=Items(fails=0)), "^test: item 0 of 6"),
     (Items(), dict(x=None), "^x: a NoneType, must be the name of a column"),
