@@ -16,7 +16,7 @@ import dataclasses
 import inspect
 import operator
 import typing
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -46,6 +46,26 @@ class HParams:
   """
 
   __dataclass_fields__: typing.ClassVar[dict[str, dataclasses.Field]]
+  #: an option with which less is stored between rounds, for an error; "" if none is
+  SMALLER_STATE: typing.ClassVar[str] = ""
+
+  def check_data(self, data: Any) -> None:
+    """Refuses data of a run that do not fit the options.
+
+    Args:
+      data: options of the data, filled (``DataOptions.filled``).
+
+    Raises:
+      OptionError: they do not.
+    """
+
+  def unread_with(self, model: Any) -> Mapping[str, str]:
+    """Names the options that are not read with a model, and says why.
+
+    Args:
+      model: the model, a ``base.Model``.
+    """
+    return {}
 
   def __init_subclass__(cls, **keywords: bool) -> None:
     super().__init_subclass__()
@@ -84,6 +104,21 @@ _HParams = TypeVar("_HParams", bound=HParams)
 def _values(options: HParams) -> Iterator[Any]:
   """The values of the fields, in the order of the class."""
   return (getattr(options, field.name) for field in dataclasses.fields(options))
+
+
+def nested_options(options: object, prefix: str = "") -> Iterator[tuple[str, HParams]]:
+  """Yields options and the parts among their values, with the prefix of their names.
+
+  Args:
+    options: a dataclass of options; of a class that is not ours, its parts alone.
+    prefix: of its names, such as ``client_update.``.
+  """
+  if isinstance(options, HParams):
+    yield prefix, options
+  for field in dataclasses.fields(cast(Any, options)):
+    value = getattr(options, field.name)
+    if isinstance(value, HParams):
+      yield from nested_options(value, f"{prefix}{field.name}.")
 
 
 def is_zero(value: object) -> bool:

@@ -155,8 +155,6 @@ class Entry(NamedTuple):
   deploys: bool = False
   #: (hparams, C) -> a warning of one line about the number of clients, or ""
   caution_of_clients: Callable[[Any, int], str] = lambda hparams, num_clients: ""
-  #: why clients' rows must stay where they are during a run; empty if they need not
-  keeps_rows_because: str = ""
   #: (hparams) -> the most kinds of clients, of a method that reads the kinds and
   #: has a model for each; None for all others
   models_of_kinds: Callable[[Any], int | None] = lambda hparams: None
@@ -695,7 +693,6 @@ ALGORITHMS: dict[str, Entry] = {
     "Jothimurugesan et al., AISTATS 2023",
     expected.with_losses,
     test_hparams={"step_rounds": 2, "variant": "hierarchical:0.02,loss"},
-    keeps_rows_because="clients train on their examples of earlier steps, too",
     models_of_kinds=lambda hparams: (
       hparams.max_groups if isinstance(hparams.variant, feddrift.OracleKinds) else None
     ),

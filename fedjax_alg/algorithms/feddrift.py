@@ -150,6 +150,20 @@ class FedDriftHParams(GroupTraining):
     maximum=1000,
   )
 
+  def check_data(self, data: Any) -> None:
+    """Refuses steps that do not divide those of the data, and data that move."""
+    if data.shift.SWAPS:
+      raise OptionError(
+        f"`shift`={data.shift}: not with `algorithm`=feddrift, clients train on their "
+        "examples of earlier steps, too"
+      )
+    if (data.concepts.period or 0) % self.step_rounds:
+      raise OptionError(
+        f"`step_rounds`={self.step_rounds}: must divide the rounds of a step, "
+        f"{data.concepts.period} of `concepts`={data.concepts}"
+        ", so that clients look for drift when their data change"
+      )
+
 
 class Drifts(NamedTuple):
   """State of the server of FedDrift between rounds.

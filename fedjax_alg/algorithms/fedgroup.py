@@ -48,6 +48,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.engine.keys import client_keys
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper, is_zero, refuse_without_effect
 from fedjax_alg.part import Part
@@ -227,6 +228,15 @@ class FedGroupHParams(GroupTraining):
     maximum=1.0,
     source="FlexCFL, whose test compares raw counts",
   )
+
+  def check_data(self, data: Any) -> None:
+    """Refuses a threshold for clients whose classes change, if none ever do."""
+    usual = FedGroupHParams.migration
+    if str(data.shift) == "none" and self.migration != usual:
+      raise OptionError(
+        f"`migration`={self.migration}: without effect, the clients' classes stay as "
+        f"they are (allowed: {usual}, or give `shift`)"
+      )
 
 
 class FedGrouProxHParams(Proximal, FedGroupHParams):

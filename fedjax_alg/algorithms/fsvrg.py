@@ -11,6 +11,7 @@ hyper-parameter. The learning rate is alpha_l / n_i for every batch size, as in
 (23).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -58,6 +59,13 @@ class FSVRGHParams(LocalWork):
     choices=features.AGGREGATE_SCALING,
     source="diversified (59); conjugate (21)-(22)",
   )
+
+  def unread_with(self, model: Model) -> Mapping[str, str]:
+    """Names the factors of features if the model has none; see ``HParams``."""
+    if model.scale_features is not None:
+      return {}
+    why = "the model has no parameters of single features, as softmax has"
+    return dict.fromkeys(("local_scaling", "aggregate_scaling"), why)
 
 
 def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
@@ -119,6 +127,8 @@ class SVRGUpdate(LocalMethod):
 
   local_scaling: bool = field_like(FSVRGHParams, "local_scaling")
   aggregate_scaling: str = field_like(FSVRGHParams, "aggregate_scaling")
+
+  unread_with = FSVRGHParams.unread_with
 
   def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
     """Makes the client's half (``LocalMethod.build``)."""

@@ -90,6 +90,17 @@ class GradientTable(Part):
   """One delayed gradient for each fixed mini-batch of each client."""
 
   WORD = EXAMPLE = "table"
+  SMALLER_STATE = "`variant`=client"
+
+  def check_data(self, data: Any) -> None:
+    """Refuses clients that join and examples that change; see ``HParams``."""
+    flag = data.change.OPTION if data.change is not None else ""
+    flag = "newcomers_at" if data.newcomers_at is not None else flag
+    if flag:
+      raise OptionError(
+        f"`{flag}`: not with `variant`=table, which keeps a gradient of "
+        "every batch of the first round's clients (use `variant`=client)"
+      )
 
   def build(self, model: Model, work: LocalWork, client_lr: float) -> ClientUpdate:
     """The client's half.

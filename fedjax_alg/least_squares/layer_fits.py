@@ -5,7 +5,7 @@ for each layer, solved from the sums of that layer (analytic, (1), (5),
 (11)-(13)).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import math
@@ -112,6 +112,12 @@ class LayerFits(HParams):
   adaptive_batch: FixedBatch | AdaptiveBatch = hyper(
     AdaptiveBatch(), "how B grows on slow clients", source="(7)"
   )
+
+  def unread_with(self, model: Model) -> Mapping[str, str]:
+    """Names the options of hidden layers if there are none; see ``HParams``."""
+    if not model.layers or len(model.layers) > 1:
+      return {}
+    return dict.fromkeys(("code", "normalize"), "the model has no hidden layers")
 
 
 def per_layer(name: str, text: str, num_layers: int, zero: bool) -> tuple[float, ...]:

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg import registry, tasks
-from fedjax_alg.algorithms.fedgroup import FedGroupHParams
-from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Model
 from fedjax_alg.data.datasets import names_of
 from fedjax_alg.data.options import DataOptions, FeatureOptions
 from fedjax_alg.engine import clients, samplers
 from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError
+from fedjax_alg.hparams import nested_options
 from fedjax_alg.models import (
   LAYERED,
   LSTM,
@@ -100,26 +99,8 @@ def check_together(
   stopping.check_evaluated(options.stopping_rules, protocols, task=task)
   check_targets(options, task)
   accounting.check_accounting(options, data, method.parts)
-  if isinstance(getattr(hparams, "variant", None), GradientTable):
-    flag = data.change.OPTION if data.change is not None else ""
-    flag = "newcomers_at" if data.newcomers_at is not None else flag
-    if flag:
-      raise OptionError(
-        f"`{flag}`: not with `variant`=table, which keeps a gradient of "
-        "every batch of the first round's clients (use `variant`=client)"
-      )
-  if entry.keeps_rows_because and data.shift.SWAPS:
-    raise OptionError(
-      f"`shift`={data.shift}: not with `algorithm`={name}, {entry.keeps_rows_because}"
-    )
-  _check_migration(hparams, data)
-  step_rounds = getattr(hparams, "step_rounds", None)
-  if step_rounds and (data.concepts.period or 0) % step_rounds:
-    raise OptionError(
-      f"`step_rounds`={step_rounds}: must divide the rounds of a step, "
-      f"{data.concepts.period} of `concepts`={data.concepts}"
-      ", so that clients look for drift when their data change"
-    )
+  for _, part in nested_options(hparams):
+    part.check_data(data)
   if isinstance(model, LSTM) and model.embedding is None:
     characters = data.dataset is not None and data.dataset.TEXTS
     embedding = "learned" if characters else "frozen"
@@ -388,17 +369,6 @@ def _mapped(options: RunOptions) -> str:
   if isinstance(options.feature_map, NoFeatureMap):
     return ""
   return f"`feature_map`={options.feature_map} makes a vector of each"
-
-
-def _check_migration(hparams: Any, data: DataOptions) -> None:
-  """Refuses a threshold for clients whose classes change, if none ever do."""
-  if not isinstance(hparams, FedGroupHParams) or str(data.shift) != "none":
-    return
-  if hparams.migration != FedGroupHParams.migration:
-    raise OptionError(
-      f"`migration`={hparams.migration}: without effect, the clients' classes stay as "
-      f"they are (allowed: {FedGroupHParams.migration}, or give `shift`)"
-    )
 
 
 def _check_training(

@@ -13,8 +13,6 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import memory, models, split, tasks, trees
-from fedjax_alg.algorithms.fsvrg import FSVRGHParams
-from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
@@ -27,9 +25,8 @@ from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, no_exit
-from fedjax_alg.hparams import field_values
+from fedjax_alg.hparams import field_values, nested_options
 from fedjax_alg.least_squares import heads
-from fedjax_alg.least_squares.layer_fits import LayerFits
 from fedjax_alg.models import (
   augment,
   class_weights,
@@ -392,19 +389,11 @@ def _without_statistics(prepared: Prepared) -> str:
 
 def _unread_of_model(prepared: Prepared) -> list[str]:
   """Warns of options about layers or parameters that the model does not have."""
-  model, method = prepared.model, prepared.method
-  without: dict[str, str] = {}
-  if isinstance(method.hparams, LayerFits) and model.layers and len(model.layers) == 1:
-    without |= dict.fromkeys(("code", "normalize"), "the model has no hidden layers")
-  if isinstance(method.hparams, FSVRGHParams) and model.scale_features is None:
-    without |= dict.fromkeys(
-      ("local_scaling", "aggregate_scaling"),
-      "the model has no parameters of single features, as softmax has",
-    )
   return [
-    f"`{name}`={value}: not read, {why}"
-    for name, why in without.items()
-    if (value := getattr(method.hparams, name)) != method.fields[name].default
+    f"`{prefix}{name}`={value}: not read, {why}"
+    for prefix, part in nested_options(prepared.method.hparams)
+    for name, why in part.unread_with(prepared.model).items()
+    if (value := getattr(part, name)) != part.__dataclass_fields__[name].default
   ]
 
 
@@ -693,13 +682,16 @@ def _check_memory(
   """
   sizes = _decisive_options(options)
   needed = rows * _state_bytes(algorithm, model, spec)
-  table = isinstance(getattr(method.hparams, "variant", None), GradientTable)
-  name = "`variant`=table" if table else f"`algorithm`={method.name}"
+  smaller = [
+    part.SMALLER_STATE
+    for _, part in nested_options(method.hparams)
+    if part.SMALLER_STATE
+  ]
   memory.refuse(
-    f"{name}: what is kept between rounds, for {rows} seed(s),",
+    f"`algorithm`={method.name}: what is kept between rounds, for {rows} seed(s),",
     needed,
-    f"{sizes}allowed: fewer clients or seeds, a smaller model"
-    + (", or `variant`=client" if table else ""),
+    f"{sizes}allowed: "
+    + ", ".join(["fewer clients or seeds, a smaller model", *smaller]),
     memory.host if location.HAS_WINDOWS else sharding.memory_limit,
   )
   if algorithm.sums is not None:

@@ -121,6 +121,10 @@ def test_validation_data_without_a_class_are_named():
       "fsvrg --model=mlp --aggregate_scaling=none",
       "`aggregate_scaling`=none: not read, the model has no param",
     ),
+    (
+      "composed --client_update=svrg:local_scaling=false --model=mlp:8",
+      "`client_update.local_scaling`=False: not read, the model has no param",
+    ),
     ("fedacnnl --code=class", "`code`=class: not read, the model has no hidden"),
     ("pfedacnnl --normalize", "`normalize`=True: not read, the model has no hidden"),
     (
@@ -214,7 +218,7 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
   words = ["--algorithm=losac", "--variant=table"]
   assert make(*words).spec.num_examples > 0
   limit_memory(monkeypatch, 10**5)
-  with expect_refusal("^--variant=table: .* GB .*--variant=client"):
+  with expect_refusal("^--algorithm=losac: .* GB .*--variant=client"):
     make(*words)
 
 

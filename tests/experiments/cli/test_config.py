@@ -113,6 +113,7 @@ REFUSED = [
   ),
   ("--algorithm=losac --variant=table --shift=swap_part", "--shift & --variant=table"),
   # What two halves read.
+  ("--client_update=losac:table --newcomers_at=5:1", "--newcomers_at & --variant"),
   (
     "--client_update=mime:sgd:.5",
     "--client_update=mime:sgd:.5 & '.5' is not of sgd",
