@@ -455,9 +455,12 @@ def open_clients(
     encoding = labels.Encoding(tuple(classes))
     examples = dataclasses.replace(examples, encoding=encoding)
   rows = columns["x"], columns["x_test"]
-  for column, name in zip(rows, ("x", "x_test")):
-    column.sha256 = facts["columns"][name]["sha256"]
-  examples = dataclasses.replace(examples, x_train=rows[0], x_test=rows[1])
+  examples = dataclasses.replace(
+    examples,
+    x_train=rows[0],
+    x_test=rows[1],
+    checksums=(facts["columns"]["x"]["sha256"], facts["columns"]["x_test"]["sha256"]),
+  )
   if rows[0].dtype == np.int32 and tasks.of(examples).of_tokens:
     tokens = 1 + max(facts["columns"][name]["largest"] for name in ("x", "x_test"))
     tokens = max(tokens, examples.num_classes)

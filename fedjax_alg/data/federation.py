@@ -655,7 +655,12 @@ def _load_rows(options: DataOptions, examples: Examples) -> Examples:
     f"`data_on`=disk leaves them in their files{', without ' * bool(changed)}{changed}",
   )
   x_train, x_test = (array[:] for array in arrays)
-  return dataclasses.replace(examples, x_train=x_train, x_test=x_test)
+  return dataclasses.replace(
+    examples,
+    x_train=x_train,
+    x_test=x_test,
+    checksums=None if changed else examples.checksums,
+  )
 
 
 def _changed_in_files(options: DataOptions) -> str:
@@ -1081,7 +1086,7 @@ def deal(
   keep_bytes = options.store != "float32"
   several = kinds is not None and kinds.number > 1
   _check_memory(examples, partition, options, several)
-  digest = _hash(x_train, y_train, x_test, y_test)
+  digest = _hash(examples)
   rows: tuple[PyTree, ...] = (x_train,)
   test_rows: tuple[PyTree, ...] = (x_test,)
   labels: tuple[PyTree, ...] = (y_train,)
@@ -1391,20 +1396,26 @@ def _hash_of_all(options: DataOptions, examples: Examples, partition: Partition)
   """``pair_hash`` of the federation with all its clients."""
   if options.features.WORD == "standardize":
     examples, _ = _standardize(options, examples, partition)
-  arrays = (examples.x_train, examples.y_train, examples.x_test, examples.y_test)
-  return pair_hash({"data": _hash(*arrays), "partition": partition_hash(partition)})
+  return pair_hash({"data": _hash(examples), "partition": partition_hash(partition)})
 
 
-def _hash(*trees: PyTree) -> str:
-  """sha256 of the values, however they are kept."""
+def _hash(examples: Examples) -> str:
+  """sha256 of the values, however they are kept and whether in files or not."""
+  of_train, of_test = examples.checksums or ("", "")
   digest = hashlib.sha256()
-  for array in store.arrays(trees):
-    digest.update(f"{array.dtype} {array.shape}".encode())
-    if store.is_in_files(array):
-      digest.update(getattr(array, "codes", array).sha256.encode())
-      continue
-    for rows in memory.row_chunks(array):
-      digest.update(np.ascontiguousarray(array[rows]).data)
+  for tree, checksum in (
+    (examples.x_train, of_train),
+    (examples.y_train, ""),
+    (examples.x_test, of_test),
+    (examples.y_test, ""),
+  ):
+    for array in store.arrays(tree):
+      digest.update(f"{array.dtype} {array.shape}".encode())
+      if checksum:
+        digest.update(checksum.encode())
+        continue
+      for rows in memory.row_chunks(array):
+        digest.update(np.ascontiguousarray(array[rows]).data)
   return digest.hexdigest()
 
 

@@ -21,7 +21,8 @@ _CHUNK_BYTES = 2**24
 class HostRows:
   """The rows of an array on the host, a constant of a program without values.
 
-  The source is anything with ``shape``, ``dtype`` and rows, ``source[begin:end]``.
+  The source is anything with ``shape``, ``dtype`` and rows, ``source[begin:end]``. It
+  can be replaced by another of the same shape and dtype while nothing is read.
   """
 
   def __init__(self, source: Any, blocks: int = 0):

@@ -62,7 +62,6 @@ class NpyRows:
       DataError: it cannot be opened, or is no array of rows in C order.
     """
     self.path = path
-    self.sha256 = ""  #: of the rows, if it is known
     try:
       self._file = _Descriptor(path)
       with open(self._file.number, "rb", closefd=False) as file:

@@ -106,10 +106,10 @@ def run_by_two(out, *algorithms):
       ends = start_two(out, name, "die")
       assert {status for status, _ in ends} <= {-signal.SIGKILL, processes.LOST}, ends
       assert checkpoint.newest_round(out / name / run_files.CHECKPOINTS) == 2
-  return [
-    (status, text, dict(np.load(out / f"process{number}.npz")))
-    for number, (status, text) in enumerate(start_two(out, *algorithms))
-  ]
+  ends = start_two(out, *algorithms)
+  saved = [out / f"process{number}.npz" for number in range(2)]
+  assert all(path.exists() for path in saved), ends
+  return [(*end, dict(np.load(path))) for end, path in zip(ends, saved)]
 
 
 @pytest.fixture(scope="module", name="folder")
