@@ -45,6 +45,8 @@ LOCAL = ("local", "fedgroup")
 
 #: Where rows are, besides the devices; so little that a window has one round, or two.
 PLACES = {"host": "host:window_mb=0.01", "disk": "disk:window_mb=0.01"}
+#: Those of an algorithm, by default files. Kinds change the rows of files.
+PLACES_OF = {"composed": ("host", "disk"), "ifca": ("host",)}
 #: Where they are in a run that is killed, and in the one that goes on.
 STORED = {"composed": ("disk", "disk"), "fedavg": ("host", "host")}
 STORED |= {"scaffold": ("disk", "device")}
@@ -134,9 +136,7 @@ def main(port, process, out, *algorithms):
       if re.fullmatch(rf"{name}/\d+", leaf_name)
     )
     outputs |= {**numbers, f"{name} held": np.array([own_bytes, total_bytes])}
-    for place in PLACES:
-      if place == "disk" and name in KINDS:
-        continue  # kinds change the rows
+    for place in PLACES_OF.get(name, ("disk",)):
       windowed, _ = play(name, federate(out, name, place))
       outputs |= {f"{place}/{key}": leaf for key, leaf in windowed.items()}
     if name in STORED:

@@ -553,6 +553,15 @@ class ClientFiles(UserFiles):
     return open_clients(self.path, task=task)
 
   def hash_files(self, data_dir: str | None) -> str:
-    """The hash of clients.json, which has the checksums of the others."""
+    """The hash of clients.json, which has the checksums of the others.
+
+    Those are open as long as a data set is used. So that files which were restored are
+    opened again, the hash is also of when they were written, and of their sizes.
+    """
     del data_dir
-    return files.contents_key([files.expand_path(self.path, "dataset") / _CLIENTS])
+    folder, stats = files.expand_path(self.path, "dataset"), []
+    for name in _COLUMNS:
+      with contextlib.suppress(OSError):  # opening says it
+        stat = (folder / f"{name}.npy").stat()
+        stats.append((name, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return f"{files.contents_key([folder / _CLIENTS])} {stats}"

@@ -39,6 +39,7 @@ from fedjax_alg.data.features import (
   image_shape,
 )
 from fedjax_alg.data.hold_out import hold_out, leave_out, put_back
+from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.data.label_skew import Iid
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
@@ -49,6 +50,7 @@ from fedjax_alg.data.layout import (
 )
 from fedjax_alg.data.location import has_room
 from fedjax_alg.data.newcomers import with_newcomers
+from fedjax_alg.data.npy_rows import OrderedRows
 from fedjax_alg.data.options import (
   DataOptions,
   PartitionOptions,
@@ -668,7 +670,6 @@ def _changed_in_files(options: DataOptions) -> str:
   for name, value, is_right in (
     ("features", options.features, options.features.WORD == "none"),
     ("kinds", options.kinds, not options.kinds.CHANGES),
-    ("train_examples", options.train_examples, options.train_examples is None),
     ("store", options.store, options.store == "auto"),
   ):
     if not is_right:
@@ -926,9 +927,20 @@ def _sample_training(options: DataOptions, examples: Examples) -> Examples:
     np.random.SeedSequence(options.partition_seed, spawn_key=(5,))
   )
   rows = np.sort(rng.permutation(total)[:count])
+
+  def take(array: Any) -> Any:
+    if not store.is_in_files(array):
+      return array[rows]
+    return HostRows(OrderedRows([array], rows, count, array.dtype))
+
+  checksums = examples.checksums
+  if checksums is not None:
+    of_rows = hashlib.sha256(checksums[0].encode() + rows.astype(np.int64).tobytes())
+    checksums = of_rows.hexdigest(), checksums[1]
   return dataclasses.replace(
     examples,
-    x_train=store.map_rows(examples.x_train, lambda array: array[rows]),
+    checksums=checksums,
+    x_train=store.map_rows(examples.x_train, take),
     y_train=store.map_arrays(lambda array: array[rows], examples.y_train),
     client_train=None if examples.client_train is None else examples.client_train[rows],
     kind_train=None if examples.kind_train is None else examples.kind_train[rows],

@@ -52,6 +52,11 @@ class HostRows:
     return nbytes
 
   @property
+  def nbytes(self) -> int:
+    """The memory that all rows would take."""
+    return math.prod(self.shape) * self.dtype.itemsize
+
+  @property
   def block(self) -> "HostRows":
     """The block of this process, as the code of one client sees it."""
     return HostRows(self.source)

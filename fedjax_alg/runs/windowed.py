@@ -96,8 +96,8 @@ class WindowedData(PlacedData):
     #: rounds whose participants are drawn at once, of one step
     self._ahead = _AHEAD
     if federation.schedule is not None:
-      federation = _with_lazy_rows(federation)
       self._ahead = min(_AHEAD, federation.schedule.every)
+      federation = _with_lazy_rows(federation)
     self._now = federation.data  #: at the present step, on the host
     super().__init__(federation, *args, **kwargs)
     train = federation.data.train
