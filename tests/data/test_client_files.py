@@ -296,7 +296,8 @@ def test_rows_in_memory_are_in_no_file():
 
 def test_clients_of_a_data_set_are_written_again(tmp_path):
   examples = in_memory(make_clients(tests=True))
-  folder = write_clients(tmp_path, examples)
+  folder = write_clients(tmp_path / "first", examples)
+  folder = write_clients(tmp_path / "second", open_clients(folder))  # of files, too
   reopened = open_clients(folder)
   assert list(reopened.client_names) == list(examples.client_names)
   np.testing.assert_array_equal(reopened.x_train[:], examples.x_train)
