@@ -54,7 +54,8 @@ class HostRows:
   @property
   def nbytes(self) -> int:
     """The memory that all rows would take."""
-    return math.prod(self.shape) * self.dtype.itemsize
+    nbytes: int = math.prod(self.shape) * self.dtype.itemsize
+    return nbytes
 
   @property
   def block(self) -> "HostRows":
