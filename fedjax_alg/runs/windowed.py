@@ -248,11 +248,14 @@ class WindowedData(PlacedData):
       last: rounds with them.
       size: [C] int64, the rows of the clients.
     """
-    slots = min(self.most_participants, len(size))
-    largest, total = np.partition(size, -slots)[-slots:].sum(), size.sum()
+    slots, total = self.most_participants, int(size.sum())
+    if self.blocks.are_several:  # the rows stay in them
+      total = self._most_rows(np.arange(len(size)))
+    if slots >= len(size):
+      return total
+    largest = np.partition(size, -slots)[-slots:].sum()
     if largest > max(self._budget, 1):
       super().move(first)
-      total = self._most_rows(np.arange(len(size)))
       largest = max(
         self._most_rows(ids)
         for number in range(first // self._ahead * self._ahead, last, self._ahead)

@@ -94,7 +94,11 @@ def start_two(out, *words):
     start("-m", "tests.two_processes", port, number, str(out), *words)
     for number in "01"
   ]
-  errors = [process.communicate(timeout=1000)[1] for process in pair]
+  try:
+    errors = [process.communicate(timeout=1000)[1] for process in pair]
+  finally:  # none is left behind by one that hangs
+    for process in pair:
+      process.kill()
   return [(process.returncode, text) for process, text in zip(pair, errors)]
 
 

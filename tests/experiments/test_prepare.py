@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +104,9 @@ def prepare_visits(folder):
 
   Rows follow each other in the order of the hashes of their keys, as TFDS shuffles.
   """
-  tfds = pytest.importorskip("tensorflow_datasets", reason="the package is missing")
+  tfds: Any = pytest.importorskip(
+    "tensorflow_datasets", reason="the package is missing"
+  )
   features = tfds.features.FeaturesDict(
     {
       "x": tfds.features.Image(shape=(4, 4, 1)),
