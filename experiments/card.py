@@ -112,6 +112,9 @@ def _run_page(result: fa.RunResult, folder: pathlib.Path) -> str:
   facts, summary = result.facts, result.summary()
   label, paper = _label(result)
   plan, cost = facts["plan"], summary["cost"]
+  partition = facts["data"]["partition"]
+  if partition is None:  # by default the clients of the data, if these have any
+    partition = files.read_json(folder / "partition.json")["name"]
   rerun_command = _rerun_command(folder)
   settings = markdown.table(
     ["option", "value"],
@@ -160,7 +163,7 @@ def _run_page(result: fa.RunResult, folder: pathlib.Path) -> str:
       f"{plan['test_examples']:,} test examples in {plan['classes']} classes; "
       f"a client has {plan['client_size']['min']:,} to "
       f"{plan['client_size']['max']:,}, {plan['client_size']['mean']:g} on "
-      f"average (partition {texts.markdown_code(facts['data']['partition'])}, seed "
+      f"average (partition {texts.markdown_code(partition)}, seed "
       f"{facts['data']['partition_seed']}).",
       "## Cost\n\n" + spent,
       f"## Run it again\n\n```bash\n{rerun_command}\n```" if rerun_command else "",

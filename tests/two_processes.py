@@ -1,9 +1,15 @@
 """What each of two processes does in test_processes: a script of the library.
 
 python -m tests.two_processes PORT PROCESS OUT ALGORITHM...
+
+python -m tests.two_processes PORT PROCESS OUT ALGORITHM die
+
+With "die", they kill themselves in a run in a folder. The first form goes on with it.
 """
 
+import os
 import re
+import signal
 import sys
 
 import jax
@@ -12,12 +18,10 @@ import numpy as np
 import fedjax_alg as fa
 from fedjax_alg.engine import checkpoint, processes, sharding
 
-DATA = dict(
-  partition="classes:3",
-  num_clients=14,
-  validation_clients=2,
-  seed=1,
-)
+#: The clients that are written to a folder.
+DEALT = dict(partition="classes:3", num_clients=14, seed=1)
+#: The options with which the folder is opened.
+DATA = dict(validation_clients=2, seed=1)
 #: algorithm -> what it is given: sums alone, vectors, groups, tables of
 #: clients, a line search on the server's rows, float64, clients of two kinds.
 RUNS = {
@@ -39,14 +43,43 @@ KINDS = {"ifca": "rotate:0,90"}
 LOCAL = ("local", "fedgroup")
 
 
-#: So little that a window has one round, or two.
-WINDOWS = "host:window_mb=0.03"
+#: Where rows are, besides the devices; so little that a window has one round, or two.
+PLACES = {"host": "host:window_mb=0.01", "disk": "disk:window_mb=0.01"}
+#: Those of an algorithm, by default files. Kinds change the rows of files.
+PLACES_OF = {"composed": ("host", "disk"), "ifca": ("host",)}
+#: Where they are in a run that is killed, and in the one that goes on.
+STORED = {"composed": ("disk", "disk"), "fedavg": ("host", "host")}
+STORED |= {"scaffold": ("disk", "device")}
 
 
-def federate(name="", data_on="device"):
+def write(out):
+  """Writes the folder of clients."""
+  federation = fa.federate("digits", **DEALT)
+
+  def rows(of_client):
+    x, y = of_client
+    return np.rint(255 * x).astype(np.uint8), y
+
+  fa.write_clients(
+    f"{out}/clients",
+    (
+      (name, *rows(federation.client(name)), *rows(federation.client_test(name)))
+      for name in map(str, federation.client_names)
+    ),
+  )
+
+
+def federate(out, name="", place="device"):
   """The clients of an algorithm; by default those of all without kinds."""
   kinds = KINDS.get(name, "natural")
-  return fa.federate("digits", **DATA, kinds=kinds, data_on=data_on)
+  data_on = PLACES.get(place, place)
+  return fa.federate(f"clients:{out}/clients", **DATA, kinds=kinds, data_on=data_on)
+
+
+def die(step):
+  """Ends the process as a kill does, behind the checkpoint of round 2."""
+  if step.round == 3:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def play(name, federation, folder=None, **changes):
@@ -84,7 +117,11 @@ def main(port, process, out, *algorithms):
   except fa.OptionError as error:
     alone = str(error)
   fa.distributed(f"127.0.0.1:{port}", 2, int(process), host_devices=1)
-  federation = federate()
+  if algorithms[-1] == "die":
+    name = algorithms[0]
+    federation = federate(out, name, STORED[name][0])
+    play(name, federation, f"{out}/{name}", callbacks=(die,))
+  federation = federate(out)
   outputs = {
     "alone": np.array(alone),
     "rows": np.array(
@@ -92,19 +129,20 @@ def main(port, process, out, *algorithms):
     ),
   }
   for name in algorithms:
-    numbers, own_bytes = play(name, federate(name) if name in KINDS else federation)
+    numbers, own_bytes = play(name, federate(out, name))
     total_bytes = sum(
       leaf.nbytes
       for leaf_name, leaf in numbers.items()
       if re.fullmatch(rf"{name}/\d+", leaf_name)
     )
     outputs |= {**numbers, f"{name} held": np.array([own_bytes, total_bytes])}
-    windowed, _ = play(name, federate(name, WINDOWS))
-    outputs |= {f"windows/{key}": leaf for key, leaf in windowed.items()}
-  # Two rounds in a folder, which one more goes on with.
-  play("composed", federation, f"{out}/run", rounds=2)
-  stored, _ = play("composed", federation, f"{out}/run")
-  outputs |= {f"stored/{name}": leaf for name, leaf in stored.items()}
+    for place in PLACES_OF.get(name, ("disk",)):
+      windowed, _ = play(name, federate(out, name, place))
+      outputs |= {f"{place}/{key}": leaf for key, leaf in windowed.items()}
+    if name in STORED:
+      stored = federate(out, name, STORED[name][1])
+      numbers, _ = play(name, stored, f"{out}/{name}")
+      outputs |= {f"stored/{key}": leaf for key, leaf in numbers.items()}
   outputs["errors"] = np.array([*errors(int(process))])
   np.savez(f"{out}/process{process}.npz", **outputs)
   processes.meet("saved")

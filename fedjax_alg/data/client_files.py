@@ -455,9 +455,12 @@ def open_clients(
     encoding = labels.Encoding(tuple(classes))
     examples = dataclasses.replace(examples, encoding=encoding)
   rows = columns["x"], columns["x_test"]
-  for column, name in zip(rows, ("x", "x_test")):
-    column.sha256 = facts["columns"][name]["sha256"]
-  examples = dataclasses.replace(examples, x_train=rows[0], x_test=rows[1])
+  examples = dataclasses.replace(
+    examples,
+    x_train=rows[0],
+    x_test=rows[1],
+    checksums=(facts["columns"]["x"]["sha256"], facts["columns"]["x_test"]["sha256"]),
+  )
   if rows[0].dtype == np.int32 and tasks.of(examples).of_tokens:
     tokens = 1 + max(facts["columns"][name]["largest"] for name in ("x", "x_test"))
     tokens = max(tokens, examples.num_classes)
@@ -550,6 +553,15 @@ class ClientFiles(UserFiles):
     return open_clients(self.path, task=task)
 
   def hash_files(self, data_dir: str | None) -> str:
-    """The hash of clients.json, which has the checksums of the others."""
+    """The hash of clients.json, which has the checksums of the others.
+
+    Those are open as long as a data set is used. So that files which were restored are
+    opened again, the hash is also of when they were written, and of their sizes.
+    """
     del data_dir
-    return files.contents_key([files.expand_path(self.path, "dataset") / _CLIENTS])
+    folder, stats = files.expand_path(self.path, "dataset"), []
+    for name in _COLUMNS:
+      with contextlib.suppress(OSError):  # opening says it
+        stat = (folder / f"{name}.npy").stat()
+        stats.append((name, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return f"{files.contents_key([folder / _CLIENTS])} {stats}"

@@ -51,6 +51,8 @@ class Examples:
   kind_names: tuple[str, ...] = ()  #: the names of the K kinds
   #: of one example before its features; () if they are not computed
   raw_shape: tuple[int, ...] = ()
+  #: sha256 of the files of x_train and x_test, if these are as in the files
+  checksums: tuple[str, str] | None = None
 
   @property
   def rows(self) -> tuple[int, int]:

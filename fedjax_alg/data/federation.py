@@ -39,6 +39,7 @@ from fedjax_alg.data.features import (
   image_shape,
 )
 from fedjax_alg.data.hold_out import hold_out, leave_out, put_back
+from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.data.label_skew import Iid
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
@@ -49,6 +50,7 @@ from fedjax_alg.data.layout import (
 )
 from fedjax_alg.data.location import has_room
 from fedjax_alg.data.newcomers import with_newcomers
+from fedjax_alg.data.npy_rows import OrderedRows
 from fedjax_alg.data.options import (
   DataOptions,
   PartitionOptions,
@@ -655,7 +657,12 @@ def _load_rows(options: DataOptions, examples: Examples) -> Examples:
     f"`data_on`=disk leaves them in their files{', without ' * bool(changed)}{changed}",
   )
   x_train, x_test = (array[:] for array in arrays)
-  return dataclasses.replace(examples, x_train=x_train, x_test=x_test)
+  return dataclasses.replace(
+    examples,
+    x_train=x_train,
+    x_test=x_test,
+    checksums=None if changed else examples.checksums,
+  )
 
 
 def _changed_in_files(options: DataOptions) -> str:
@@ -663,7 +670,6 @@ def _changed_in_files(options: DataOptions) -> str:
   for name, value, is_right in (
     ("features", options.features, options.features.WORD == "none"),
     ("kinds", options.kinds, not options.kinds.CHANGES),
-    ("train_examples", options.train_examples, options.train_examples is None),
     ("store", options.store, options.store == "auto"),
   ):
     if not is_right:
@@ -921,9 +927,20 @@ def _sample_training(options: DataOptions, examples: Examples) -> Examples:
     np.random.SeedSequence(options.partition_seed, spawn_key=(5,))
   )
   rows = np.sort(rng.permutation(total)[:count])
+
+  def take(array: Any) -> Any:
+    if not store.is_in_files(array):
+      return array[rows]
+    return HostRows(OrderedRows([array], rows, count, array.dtype))
+
+  checksums = examples.checksums
+  if checksums is not None:
+    of_rows = hashlib.sha256(checksums[0].encode() + rows.astype(np.int64).tobytes())
+    checksums = of_rows.hexdigest(), checksums[1]
   return dataclasses.replace(
     examples,
-    x_train=store.map_rows(examples.x_train, lambda array: array[rows]),
+    checksums=checksums,
+    x_train=store.map_rows(examples.x_train, take),
     y_train=store.map_arrays(lambda array: array[rows], examples.y_train),
     client_train=None if examples.client_train is None else examples.client_train[rows],
     kind_train=None if examples.kind_train is None else examples.kind_train[rows],
@@ -1081,7 +1098,7 @@ def deal(
   keep_bytes = options.store != "float32"
   several = kinds is not None and kinds.number > 1
   _check_memory(examples, partition, options, several)
-  digest = _hash(x_train, y_train, x_test, y_test)
+  digest = _hash(examples)
   rows: tuple[PyTree, ...] = (x_train,)
   test_rows: tuple[PyTree, ...] = (x_test,)
   labels: tuple[PyTree, ...] = (y_train,)
@@ -1391,20 +1408,26 @@ def _hash_of_all(options: DataOptions, examples: Examples, partition: Partition)
   """``pair_hash`` of the federation with all its clients."""
   if options.features.WORD == "standardize":
     examples, _ = _standardize(options, examples, partition)
-  arrays = (examples.x_train, examples.y_train, examples.x_test, examples.y_test)
-  return pair_hash({"data": _hash(*arrays), "partition": partition_hash(partition)})
+  return pair_hash({"data": _hash(examples), "partition": partition_hash(partition)})
 
 
-def _hash(*trees: PyTree) -> str:
-  """sha256 of the values, however they are kept."""
+def _hash(examples: Examples) -> str:
+  """sha256 of the values, however they are kept and whether in files or not."""
+  of_train, of_test = examples.checksums or ("", "")
   digest = hashlib.sha256()
-  for array in store.arrays(trees):
-    digest.update(f"{array.dtype} {array.shape}".encode())
-    if store.is_in_files(array):
-      digest.update(getattr(array, "codes", array).sha256.encode())
-      continue
-    for rows in memory.row_chunks(array):
-      digest.update(np.ascontiguousarray(array[rows]).data)
+  for tree, checksum in (
+    (examples.x_train, of_train),
+    (examples.y_train, ""),
+    (examples.x_test, of_test),
+    (examples.y_test, ""),
+  ):
+    for array in store.arrays(tree):
+      digest.update(f"{array.dtype} {array.shape}".encode())
+      if checksum:
+        digest.update(checksum.encode())
+        continue
+      for rows in memory.row_chunks(array):
+        digest.update(np.ascontiguousarray(array[rows]).data)
   return digest.hexdigest()
 
 

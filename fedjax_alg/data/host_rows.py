@@ -21,7 +21,8 @@ _CHUNK_BYTES = 2**24
 class HostRows:
   """The rows of an array on the host, a constant of a program without values.
 
-  The source is anything with ``shape``, ``dtype`` and rows, ``source[begin:end]``.
+  The source is anything with ``shape``, ``dtype`` and rows, ``source[begin:end]``. It
+  can be replaced by another of the same shape and dtype while nothing is read.
   """
 
   def __init__(self, source: Any, blocks: int = 0):
@@ -48,6 +49,12 @@ class HostRows:
   def row_nbytes(self) -> int:
     """The memory of a row."""
     nbytes: int = math.prod(self.row_shape) * self.dtype.itemsize
+    return nbytes
+
+  @property
+  def nbytes(self) -> int:
+    """The memory that all rows would take."""
+    nbytes: int = math.prod(self.shape) * self.dtype.itemsize
     return nbytes
 
   @property

@@ -62,7 +62,6 @@ class NpyRows:
       DataError: it cannot be opened, or is no array of rows in C order.
     """
     self.path = path
-    self.sha256 = ""  #: of the rows, if it is known
     try:
       self._file = _Descriptor(path)
       with open(self._file.number, "rb", closefd=False) as file:
@@ -102,12 +101,14 @@ class NpyRows:
     view.__dict__.update(self.__dict__, shape=(self.shape[0], *shape[1:]))
     return view
 
-  def __getitem__(self, rows: slice) -> np.ndarray:
-    """Reads rows that follow each other, ``rows[begin:end]``.
+  def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+    """Reads rows that follow each other, ``rows[begin:end]``, or those of numbers [n].
 
     Raises:
       DataError: the file has changed, or cannot be read.
     """
+    if not isinstance(rows, slice):
+      return _take(self, rows)
     begin, end, _ = rows.indices(len(self))
     out = np.empty((max(end - begin, 0), *self.shape[1:]), self.dtype)
     row_nbytes = math.prod(self.shape[1:]) * self.dtype.itemsize

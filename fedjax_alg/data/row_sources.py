@@ -240,6 +240,44 @@ class _Stream(RowSource):
       begin, count = begin + len(rows), _rows_of_block(block)
 
 
+class _Tfds(_Stream):
+  """The records of a split of a prepared data set of TFDS."""
+
+  def __init__(self, option: str, text: str, name: str, split: str):
+    """Finds the split.
+
+    Args:
+      option: see ``RowSource``.
+      text: see ``RowSource``.
+      name: see ``tfds_source.prepared_folder``.
+      split: the name of the split.
+
+    Raises:
+      DataError: it is not prepared, or there is no such split.
+    """
+    folder = tfds_source.prepared_folder(name)
+    super().__init__(option, lambda: tfds_source.records(folder, split), text=text)
+    with tfds_source.reading(folder):
+      info = tfds_source.prepared_info(folder)
+      sizes = {part: facts.num_examples for part, facts in info.splits.items()}
+    if split not in sizes:
+      raise DataError(f"{self.label}: has no {split} (it has {', '.join(sizes)})")
+    self.total, self._info = sizes[split], info
+    self.names = list(info.features) if hasattr(info.features, "keys") else None
+    self._version = tfds_source.prepared_version(name)
+
+  def class_names(self, name: Any) -> list[str] | None:
+    """See ``RowSource``; names that are the numbers say nothing."""
+    if name not in (self.names or ()):
+      return None
+    names = list(getattr(self._info.features[name], "names", None) or ())
+    return names if names != [str(number) for number in range(len(names))] else None
+
+  def key(self) -> str:
+    """See ``RowSource``."""
+    return f"{super().key()} {self._version}"
+
+
 class _Arrow(RowSource):
   """Batches of pyarrow: of files in Parquet, CSV or Arrow, or of a table."""
 
@@ -530,6 +568,4 @@ def _of_tfds(option: str, text: str) -> RowSource:
   match = re.fullmatch(r"(tfds:[^\[\]]+)(?:\[(\w+)\])?", text)
   if match is None:
     raise DataError(f"`{option}`={text}: must be tfds:NAME or tfds:NAME[SPLIT]")
-  name, split = match.group(1), match.group(2) or "train"
-  folder = tfds_source.prepared_folder(name)
-  return _Stream(option, lambda: tfds_source.records(folder, split), text=text)
+  return _Tfds(option, text, match.group(1), match.group(2) or "train")

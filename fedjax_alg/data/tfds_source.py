@@ -219,7 +219,7 @@ def records(
   """
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
-  with _reading(directory):
+  with reading(directory):
     builder = tfds.builder_from_directory(str(directory))
     source = builder.as_data_source(split, **options)
     for start in range(0, len(source), _CHUNK):
@@ -227,9 +227,27 @@ def records(
       yield from source.__getitems__(list(rows))
 
 
+def prepared_info(directory: pathlib.Path) -> Any:
+  """Reads what TFDS says of a prepared version, its ``DatasetInfo``.
+
+  Args:
+    directory: folder of a prepared version.
+  """
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  return tfds.builder_from_directory(str(directory)).info
+
+
 @contextlib.contextmanager
-def _reading(directory: pathlib.Path) -> Iterator[None]:
-  """Turns errors of protobuf, array_record, PIL or TFDS into a ``DataError``."""
+def reading(directory: pathlib.Path) -> Iterator[None]:
+  """Turns errors of protobuf, array_record, PIL or TFDS into a ``DataError``.
+
+  Args:
+    directory: folder of a prepared version.
+
+  Raises:
+    DataError: its files are damaged.
+  """
   try:
     yield
   except DataError:
@@ -343,10 +361,8 @@ def _default_cache_dir(root: pathlib.Path) -> pathlib.Path:
 
 def _decode(directory: pathlib.Path) -> cache.Arrays:
   """Decodes all images and labels of the splits for training and testing."""
-  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
-
-  with _reading(directory):
-    info = tfds.builder_from_directory(str(directory)).info
+  with reading(directory):
+    info = prepared_info(directory)
     _check_features(directory, info.features)
     splits = {name: split.num_examples for name, split in info.splits.items()}
   arrays: cache.Arrays = {}

@@ -43,11 +43,7 @@ def choose_location(federation: Federation, mesh: Mesh | None) -> Location:
   is_needed = processes.anyone if sharding.spans_processes(mesh) else bool
   if is_needed(store.is_in_files((data.train.x, data.test.x))):
     return OnDisk(location.window_mb)
-  if (
-    federation.schedule is not None
-    or sharding.is_described(mesh)
-    or sharding.platform(mesh) == "cpu"
-  ):
+  if sharding.is_described(mesh) or sharding.platform(mesh) == "cpu":
     return OnDevice()
   cached = _COPIES.get(federation)
   is_there = cached is not None and cached[0] == mesh
@@ -188,19 +184,19 @@ class PlacedData:
     kinds = federation.kinds
     #: [C] the kinds of the clients in ``data``; None if they have none
     self.kinds = None if kinds is None else kinds.of_client
-    shared = self._share()
     #: id of an array of the federation -> its copy, for arrays that stay
     self._copies: dict[int, Any] = {}
-    if federation.schedule is not None:
-      pairs = zip(*map(jax.tree.leaves, (federation.data, shared)), strict=True)
-      self._copies = {id(leaf): copy for leaf, copy in pairs}
     #: the data that the programs read
-    self.data = self._original = self._of_run(shared)
+    self.data = self._original = self._of_run(self._share())
     self.move(0)
 
   def _share(self) -> EvaluationData:
     """The copy on the devices, which runs of one federation share."""
-    return _place(self._federation, self._mesh)
+    shared = _place(self._federation, self._mesh)
+    if self._federation.schedule is not None:
+      pairs = zip(*map(jax.tree.leaves, (self._federation.data, shared)), strict=True)
+      self._copies = {id(leaf): copy for leaf, copy in pairs}
+    return shared
 
   @property
   def facts(self) -> dict[str, Any]:
@@ -268,12 +264,16 @@ class PlacedData:
     schedule = self._federation.schedule
     if schedule is None or schedule.step_of(done) == self._step:
       return
-    self.data = self._original  # frees the arrays of the step before
     self._step = schedule.step_of(done)
     step = federation_lib.at_step(self._federation, self._step)
     self.label_histogram = step.label_histogram
     self.kinds = None if step.kinds is None else step.kinds.of_client
-    leaves, structure = jax.tree.flatten(step.data)
+    self._change(step.data)
+
+  def _change(self, now: EvaluationData) -> None:
+    """Sets ``data`` to the data of a step, which are on the host."""
+    self.data = self._original  # frees the arrays of the step before
+    leaves, structure = jax.tree.flatten(now)
     new = {id(leaf): leaf for leaf in leaves if id(leaf) not in self._copies}
     copies = self._copies | sharding.replicate(new, self._mesh)
     self.data = self._of_run(

@@ -42,7 +42,7 @@ from fedjax_alg.runs.checks import check_targets, cohort_size
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.placed import PlacedData, choose_location
-from fedjax_alg.runs.windowed import Rounds, WindowedData, check_supported
+from fedjax_alg.runs.windowed import Rounds, WindowedData
 
 #: The most examples that a client may read in a round; costs count in int32.
 _MOST_EXAMPLES = 2**31 - 1
@@ -1018,7 +1018,6 @@ def _place_data(
   location = choose_location(federation, mesh)
   if not location.HAS_WINDOWS:
     return PlacedData(federation, mesh, *args)
-  check_supported(federation, location)
   return WindowedData(
     federation,
     mesh,

@@ -33,7 +33,7 @@ from fedjax_alg.runs.host_tables import HostTables
 from fedjax_alg.runs.placed import PlacedData, check_processes, place_rows
 from fedjax_alg.typing import PyTree
 
-#: Rounds whose participants are drawn at once.
+#: Rounds whose participants are drawn at once, at most.
 _AHEAD = 256
 
 
@@ -63,6 +63,7 @@ class WindowedData(PlacedData):
   """
 
   tables: HostTables | None = None  #: what clients keep; None: the devices have it
+  _places: int | None = None  #: B, the rows of a window, without padding
 
   def __init__(
     self,
@@ -89,33 +90,59 @@ class WindowedData(PlacedData):
     self._cohorts: dict[int, list[np.ndarray]] = {}
     self._rounds = rounds
     self.blocks = _Blocks(federation.rows)
+    #: the rows that stay on the host, in the order of ``_without_rows``. They are
+    #: constants of programs, and the same at each step of a schedule.
+    self._constants: list[HostRows] = []
+    #: rounds whose participants are drawn at once, of one step
+    self._ahead = _AHEAD
+    if federation.schedule is not None:
+      self._ahead = min(_AHEAD, federation.schedule.every)
+      federation = _with_lazy_rows(federation)
+    self._now = federation.data  #: at the present step, on the host
     super().__init__(federation, *args, **kwargs)
+    train = federation.data.train
+    self._budget = self.window_nbytes // max(1, layout.row_nbytes(train.x, train.y))
+    self._places = self._plan_rows()
+    self.move(0)
 
   def _share(self) -> EvaluationData:
     """The data without rows on the devices; see ``PlacedData``."""
     check_processes(self._federation, self._mesh)
-    data, cached = self._federation.data, dict[int, HostRows]()
-    rows_here = self._federation.rows
-
-    def without_rows(part: Any, blocks: int = 0) -> Any:
-      def on_host(rows: Any) -> Any:
-        # Equal arrays are one constant, so that programs are the same.
-        if isinstance(rows, HostRows):
-          return HostRows(rows.source, blocks) if blocks else rows
-        return cached.setdefault(id(rows), HostRows(rows, blocks))
-
-      x, y = store.map_rows((part.x, part.y), on_host)
-      return part._replace(x=x, y=y)
-
+    data = self._federation.data
     server = layout.server_rows(data.train)
-    first, validation, held_out = 0, data.validation, data.held_out
+    self._server: Any = server
+    self._first_of_server = 0
     if server is not None:  # its rows are always on the devices, alone
       first, count = int(server.offset), int(server.size)
       place = np.array([first]), np.array([count])
       x, y = _gather((server.x, server.y), *place, count + layout.PADDING_ROWS)
       ends: Any = np.zeros((), np.int32), np.asarray(count, np.int32)
-      server = Shard(x, y, *ends)
-    train: Any = data.train._replace(validation=server)
+      self._server, self._first_of_server = Shard(x, y, *ends), first
+    return self._without_rows(data)
+
+  def _without_rows(self, data: EvaluationData) -> EvaluationData:
+    """The data of a step without rows on the devices."""
+    rows_here, first = self._federation.rows, self._first_of_server
+    known, cached = iter(list(self._constants)), dict[int, HostRows]()
+    changes = self._federation.schedule is not None
+
+    def without_rows(part: Any, blocks: int = 0) -> Any:
+      def on_host(rows: Any) -> Any:
+        source = rows.source if isinstance(rows, HostRows) else rows
+        constant = next(known, None)
+        if constant is None:
+          constant = HostRows(source, blocks)
+          if not changes:  # equal arrays are one constant, and programs are the same
+            return cached.setdefault(id(rows), constant)
+          self._constants.append(constant)
+        constant.source = source
+        return constant
+
+      x, y = store.map_rows((part.x, part.y), on_host)
+      return part._replace(x=x, y=y)
+
+    validation, held_out = data.validation, data.held_out
+    train: Any = data.train._replace(validation=self._server)
     if rows_here is None:
       train = without_rows(train)
     else:
@@ -132,9 +159,15 @@ class WindowedData(PlacedData):
     shared: EvaluationData = sharding.replicate(host, self._mesh)
     return shared
 
+  def _change(self, now: EvaluationData) -> None:
+    """See ``PlacedData._change``; no row is read."""
+    self._forget_window()
+    self._now, self._cohorts = now, {}
+    self.__dict__.pop("_owners", None)
+    self.data = self._of_run(self._without_rows(now))
+
   def _of_run(self, data: EvaluationData) -> EvaluationData:
     self.evaluated = super()._of_run(data)
-    self._plan_rows()
     train = self.evaluated.train
     if self._rounds is None:
       return self.evaluated
@@ -154,6 +187,10 @@ class WindowedData(PlacedData):
       places: how many clients a window has at most.
     """
     self.tables, self.most_clients = tables, places
+    self._forget_window()
+
+  def _forget_window(self) -> None:
+    """Has the next round read its rows anew."""
     if self._next is not None:
       self._next.result()
     self._window = self._next = None
@@ -182,36 +219,58 @@ class WindowedData(PlacedData):
     """The memory of a window; the next one is read while programs have another."""
     return max(1, int(self.location.window_mb * 2**20) // 2)
 
-  def _plan_rows(self) -> None:
+  @property
+  def step(self) -> int:
+    """The present step of the schedule; -1 if there is none."""
+    return self._step
+
+  def _plan_rows(self) -> int:
     """Decides the number of rows of a window of rounds, B."""
-    train, rounds = self._federation.data.train, self._rounds
-    size = np.asarray(train.size, np.int64)
-    total = self._most_rows(np.arange(len(size)))
-    row_nbytes = layout.row_nbytes(train.x, train.y)
-    self._budget = self.window_nbytes // max(1, row_nbytes)
+    schedule, rounds = self._federation.schedule, self._rounds
+    size = np.asarray(self._now.train.size, np.int64)
     if rounds is None:
-      self._places = int(min(total, max(self._budget, size.max(initial=0))))
-      return
-    slots = self.most_participants
-    largest = np.sort(size)[-slots:].sum() if slots < len(size) else total
+      total = self._most_rows(np.arange(len(size)))
+      return int(min(total, max(self._budget, size.max(initial=0))))
+    if schedule is None:
+      return self._plan_step(0, rounds.number, size)
+    every, most = schedule.every, 0
+    for first in reversed(range(0, rounds.number, every)):
+      size = schedule.at(schedule.step_of(first)).rows.train_size.astype(np.int64)
+      last = min(first + every, rounds.number)
+      most = max(most, self._plan_step(first, last, size))
+    return most
+
+  def _plan_step(self, first: int, last: int, size: np.ndarray) -> int:
+    """The rows of a window of some rounds in which clients have the same rows.
+
+    Args:
+      first: rounds before them.
+      last: rounds with them.
+      size: [C] int64, the rows of the clients.
+    """
+    slots, total = self.most_participants, int(size.sum())
+    if self.blocks.are_several:  # the rows stay in them
+      total = self._most_rows(np.arange(len(size)))
+    if slots >= len(size):
+      return total
+    largest = np.partition(size, -slots)[-slots:].sum()
     if largest > max(self._budget, 1):
+      super().move(first)
       largest = max(
         self._most_rows(ids)
-        for first in range(0, rounds.number, _AHEAD)
-        for ids in self._draw(first)
+        for number in range(first // self._ahead * self._ahead, last, self._ahead)
+        for ids in self._draw(number)
       )
-    #: B, without padding
-    self._places = int(min(total, max(self._budget, largest)))
+    return int(min(total, max(self._budget, largest)))
 
   @functools.cached_property
   def _owners(self) -> np.ndarray:
     """[C] int, the process that reads the rows of each client."""
-    train = self._federation.data.train
-    return self.blocks.owners(self.blocks.places(np.asarray(train.offset)))
+    return self.blocks.owners(self.blocks.places(np.asarray(self._now.train.offset)))
 
   def _rows_of_blocks(self, ids: np.ndarray) -> np.ndarray:
     """[Q] int, the rows of some clients in each block."""
-    size = np.asarray(self._federation.data.train.size, np.int64)
+    size = np.asarray(self._now.train.size, np.int64)
     return np.bincount(
       self._owners[ids], size[ids], minlength=self.blocks.number
     ).astype(np.int64)
@@ -231,7 +290,7 @@ class WindowedData(PlacedData):
       The fields of ``ClientData`` that change: x, y and offset, on the devices. A
       client without rows here is behind the end, where nothing is read or written.
     """
-    train, data = self._federation.data.train, self.evaluated.train
+    train, data = self._now.train, self.evaluated.train
     begin = self.blocks.places(np.asarray(train.offset))
     size = np.asarray(train.size)
     height = places + layout.PADDING_ROWS
@@ -242,7 +301,10 @@ class WindowedData(PlacedData):
     return {"x": x, "y": y, "offset": sharding.replicate(offset, self._mesh)}
 
   def _draw(self, first: int) -> list[np.ndarray]:
-    """The participants of ``_AHEAD`` rounds from a multiple of it on, of all seeds.
+    """The participants of some rounds of the step, of all seeds.
+
+    Args:
+      first: rounds before them, a multiple of their number.
 
     Raises:
       OptionError: they depend on more than seed and round.
@@ -251,7 +313,7 @@ class WindowedData(PlacedData):
     if first not in self._cohorts:
       while len(self._cohorts) > 2:
         self._cohorts.pop(next(iter(self._cohorts)))
-      numbers = jnp.arange(first, first + _AHEAD, dtype=jnp.int32)
+      numbers = jnp.arange(first, first + self._ahead, dtype=jnp.int32)
       train, keys = self.evaluated.train, self._rounds.keys.cohort
       with refusing(self.location.label, "its sampler reads the rows of all clients"):
         ids = np.asarray(self._sample(train, keys, numbers))
@@ -284,23 +346,27 @@ class WindowedData(PlacedData):
     """See ``PlacedData.rounds_at_hand``."""
     if self._rounds is None:
       return None
-    self._use_window(done)
+    self.move(done)
     assert self._window is not None
     return self._window.last - done
 
   def move(self, done: int) -> None:
     """See ``PlacedData.move``."""
-    if self._rounds is not None:
+    super().move(done)
+    if self._rounds is not None and self._places is not None:
       self._use_window(max(done, 0))
 
   def read_ahead(self) -> None:
     """Starts to read the next window; see ``PlacedData.read_ahead``."""
-    window = self._window
-    if self._rounds is None:
+    window, rounds, schedule = self._window, self._rounds, self._federation.schedule
+    if rounds is None:
       return
     assert window is not None
-    if self._next is None and window.last < self._rounds.number:
-      self._draw(window.last // _AHEAD * _AHEAD)
+    is_last = window.last >= rounds.number or (
+      schedule is not None and schedule.step_of(window.last) != self._step
+    )
+    if self._next is None and not is_last:
+      self._draw(window.last // self._ahead * self._ahead)
       self._pool = self._pool or futures.ThreadPoolExecutor(1)
       self._next = self._pool.submit(self._read, window.last)
 
@@ -321,12 +387,14 @@ class WindowedData(PlacedData):
 
   def _read(self, first: int) -> _Window:
     """Reads the rows of the participants of the rounds from one on."""
-    assert self._rounds is not None
-    begin = first // _AHEAD * _AHEAD
-    rounds = self._draw(begin)[first - begin :]
+    assert self._rounds is not None and self._places is not None
+    begin = first // self._ahead * self._ahead
+    rounds = self._draw(begin)[
+      first - begin : first - begin + self._rounds_of_step(first)
+    ]
     inside = np.zeros(len(self._owners), bool)
     rows, clients, last = np.zeros(self.blocks.number, np.int64), 0, first
-    for ids in rounds[: max(1, self._rounds.number - first)]:
+    for ids in rounds:
       new = ids[~inside[ids]]
       added = self._rows_of_blocks(new)
       is_full = (rows + added).max() > self._places
@@ -343,9 +411,16 @@ class WindowedData(PlacedData):
     fields = self._rows_on_devices(ids, self._places)
     return _Window(first, last, ids.astype(np.int32), fields)
 
+  def _rounds_of_step(self, first: int) -> int:
+    """The rounds from one on whose rows a window may have."""
+    assert self._rounds is not None
+    before_change = self.rounds_left(first)
+    left = max(1, self._rounds.number - first)
+    return left if before_change is None else min(left, before_change)
+
   def train_with(self, clients: np.ndarray) -> Any:
     """See ``PlacedData.train_with``."""
-    train = self._federation.data.train
+    train = self._now.train
     ids = np.unique(clients)
     places = self._most_rows(ids)
     memory.refuse(
@@ -370,6 +445,20 @@ class WindowedData(PlacedData):
     fields = self._rows_on_devices(np.zeros(0, np.int64), layout.PADDING_ROWS)
     zeros = sharding.replicate(np.zeros(len(data.size), np.int32), self._mesh)
     return data._replace(**fields | {"offset": zeros})
+
+
+def _with_lazy_rows(federation: Federation) -> Federation:
+  """The clients with examples that are not copied when a step puts them in order."""
+
+  def lazy(part: Any) -> Any:
+    x = store.map_rows(
+      part.x, lambda rows: rows if isinstance(rows, HostRows) else HostRows(rows)
+    )
+    return part._replace(x=x)
+
+  data = federation.data
+  data = data._replace(train=lazy(data.train), test=lazy(data.test))
+  return dataclasses.replace(federation, data=data)
 
 
 class _Read(NamedTuple):
@@ -501,6 +590,7 @@ class WindowedFunction:
     self._has_fixed_maps = has_fixed_maps
     #: row -> its maps; None: those that all rows share
     self._maps: dict[int | None, _Maps] = {None: _Maps()}
+    self._step = data.step  #: of these maps
     self._reads: dict[int, windows.Reads] = {}  #: of each map that was traced
 
   def __call__(self, *inputs: PyTree) -> Any:
@@ -512,8 +602,8 @@ class WindowedFunction:
     Returns:
       The trees of all rows.
     """
-    if not self._has_fixed_maps:
-      self._maps = {None: _Maps()}
+    if not self._has_fixed_maps or self._step != self._data.step:
+      self._maps, self._step = {None: _Maps()}, self._data.step
     tables, states = self._data.tables, inputs[0]
     if tables is not None:
       inputs = tables.absent(states), *inputs[1:]
@@ -758,23 +848,3 @@ class _Gathered:
     numbers = np.minimum(self.slots, self.total - 1).astype(np.int32)
     numbers, ranges = sharding.replicate((numbers, Ranges(*places)), mesh)
     return Window(numbers, ranges, *arrays)
-
-
-def check_supported(federation: Federation, location: Location) -> None:
-  """Refuses what needs all rows at once.
-
-  Args:
-    federation: the clients, with rows on the host.
-    location: where these are.
-
-  Raises:
-    OptionError: the run needs them.
-  """
-  if federation.schedule is None:
-    return
-  change = federation.options.change
-  assert change is not None
-  raise OptionError(
-    f"{location.label}: the rows of all clients are dealt anew during the run "
-    f"({change.label}) (allowed: device)"
-  )

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data import layout
-from fedjax_alg.engine import processes
+from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.engine.processes import ProcessOptions
+from fedjax_alg.records import folder as run_files
 from tests import two_processes
 from tests.each import each
 
@@ -85,76 +87,94 @@ def test_a_process_alone_leads_and_agrees_with_itself():
   processes.finish()
 
 
+def start_two(out, *words):
+  """(status, stderr) of each of two processes, when both have ended."""
+  port = str(free_port())
+  pair = [
+    start("-m", "tests.two_processes", port, number, str(out), *words)
+    for number in "01"
+  ]
+  try:
+    errors = [process.communicate(timeout=1000)[1] for process in pair]
+  finally:  # none is left behind by one that hangs
+    for process in pair:
+      process.kill()
+  return [(process.returncode, text) for process, text in zip(pair, errors)]
+
+
 def run_by_two(out, *algorithms):
   """(status, stderr, numbers) of each of two processes."""
-  port = free_port()
-  both = [
-    start("-m", "tests.two_processes", str(port), str(i), str(out), *algorithms)
-    for i in range(2)
-  ]
-  errors = [process.communicate(timeout=1000)[1] for process in both]
-  return [
-    (process.returncode, text, dict(np.load(out / f"process{i}.npz")))
-    for i, (process, text) in enumerate(zip(both, errors))
-  ]
+  two_processes.write(out)
+  for name in two_processes.STORED:
+    if name in algorithms:
+      ends = start_two(out, name, "die")
+      assert {status for status, _ in ends} <= {-signal.SIGKILL, processes.LOST}, ends
+      assert checkpoint.newest_round(out / name / run_files.CHECKPOINTS) == 2
+  ends = start_two(out, *algorithms)
+  saved = [out / f"process{number}.npz" for number in range(2)]
+  assert all(path.exists() for path in saved), ends
+  return [(*end, dict(np.load(path))) for end, path in zip(ends, saved)]
+
+
+@pytest.fixture(scope="module", name="folder")
+def fixture_folder(tmp_path_factory):
+  return tmp_path_factory.mktemp("pair")
 
 
 @pytest.fixture(scope="module", name="pair")
-def fixture_pair(tmp_path_factory):
+def fixture_pair(folder):
   """Of models of groups and a table of clients' variates."""
-  return run_by_two(tmp_path_factory.mktemp("pair"), "composed")
+  return run_by_two(folder, "composed")
 
 
-def check_numbers(pair, algorithms):
+def check_numbers(folder, pair, algorithms):
   """Both have the same bits, and one process has them up to rounding."""
   first, second = pair[0][2], pair[1][2]
   assert first.keys() == second.keys()
   for name, leaf in first.items():
     np.testing.assert_array_equal(leaf, second[name], err_msg=name)
   for name in algorithms:
-    federation = two_processes.federate(name)
+    federation = two_processes.federate(folder, name)
     for leaf, values in two_processes.play(name, federation)[0].items():
       np.testing.assert_allclose(
         first[leaf], values, rtol=1e-4, atol=2e-5, err_msg=leaf
       )
 
 
-def check_windows(pair, algorithms):
-  """With rows on the host all bits are those of rows on the devices."""
+def check_same_bits(pair, which, algorithms):
+  """The bits of other runs are those of rows on the devices without an end."""
   for _, _, numbers in pair:
     for name in algorithms:
-      names = [leaf for leaf in numbers if leaf.startswith(f"windows/{name}/")]
+      names = [leaf for leaf in numbers if leaf.startswith(f"{which}/{name}/")]
       assert len(names) > 5
       for leaf in names:
-        whole = numbers[leaf.removeprefix("windows/")]
+        whole = numbers[leaf.removeprefix(f"{which}/")]
         np.testing.assert_array_equal(numbers[leaf], whole, err_msg=leaf)
 
 
-def test_two_processes_have_the_numbers_of_one(pair):
-  check_numbers(pair, ["composed"])
+def test_two_processes_have_the_numbers_of_one(folder, pair):
+  check_numbers(folder, pair, ["composed"])
 
 
-def test_each_of_two_processes_reads_the_rows_of_its_clients(pair):
+@pytest.mark.parametrize("place", two_processes.PLACES)
+def test_each_of_two_processes_reads_the_rows_of_its_clients(pair, place):
   """A process that read those of the other's clients would have other numbers."""
-  check_windows(pair, ["composed"])
+  check_same_bits(pair, place, ["composed"])
+
+
+def test_two_processes_that_were_killed_go_on_to_the_bit(pair):
+  """Their windows start in the middle of the run, and tables are divided."""
+  check_same_bits(pair, "stored", ["composed"])
 
 
 @pytest.mark.slow
 def test_of_other_kinds_of_rounds_too(tmp_path):
   others = [name for name in two_processes.RUNS if name != "composed"]
   both = run_by_two(tmp_path, *others)
-  check_numbers(both, others)
-  check_windows(both, others)
-
-
-def test_a_run_of_two_processes_goes_on_in_its_folder_to_the_bit(pair):
-  """Python refused a folder to several processes."""
-  for _, _, numbers in pair:
-    names = [name for name in numbers if name.startswith("stored/")]
-    assert len(names) > 5
-    for name in names:
-      whole = numbers[name.removeprefix("stored/")]
-      np.testing.assert_array_equal(numbers[name], whole, err_msg=name)
+  check_numbers(tmp_path, both, others)
+  check_same_bits(both, "host", ["ifca"])
+  check_same_bits(both, "disk", [name for name in others if name != "ifca"])
+  check_same_bits(both, "stored", ["fedavg", "scaffold"])
 
 
 def test_without_a_scheduler_distributed_says_what_to_give(pair):

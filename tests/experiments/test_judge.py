@@ -320,7 +320,7 @@ def test_card_and_crate(tmp_path, refused):
   """The page has the numbers of the run; the crate every file's hash."""
   rocrate = pytest.importorskip("rocrate.rocrate")
   folder = tmp_path / "run"
-  fed = fa.federate("digits", num_clients=12, partition="iid", validation_clients=2)
+  fed = fa.federate("digits", num_clients=12, validation_clients=2)
   fa.run(
     "fedavg",
     fed,
@@ -335,6 +335,7 @@ def test_card_and_crate(tmp_path, refused):
   text = (folder / "card.md").read_text()
   mean, ci95 = confidence_95(100 * result.metrics["global"]["accuracy"][:, -1])
   assert f"| global | accuracy, % | {mean:.2f} +- {ci95:.2f} |" in text
+  assert "(partition `iid`, seed 0)" in text  # which was not given
   assert text.startswith("# FedAvg on digits") and result.state_hash() in text
   crate = rocrate.ROCrate(str(folder))
   entities = {entity.id: entity for entity in crate.get_entities()}

@@ -1,6 +1,9 @@
 """The command that writes clients to a folder."""
 
+import io
 import json
+import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from experiments import prepare
 from fedjax_alg import data
 from fedjax_alg.data import leaf
+from tests import tfds_records
 
 _CODE = """
 import numpy as np
@@ -93,6 +97,77 @@ def test_rows_in_any_order(tmp_path, code, capsys):
     np.testing.assert_array_equal(examples.x_train[:][:, 0], [1, 3, 5, 0, 2, 4])
     assert (examples.encoding and examples.encoding.classes) == classes
   assert "writing 6 of 6 rows, 2 clients" in capsys.readouterr().err
+
+
+def prepare_visits(folder):
+  """Data sets of TFDS with a feature for the client, whose rows lie together or not.
+
+  Rows follow each other in the order of the hashes of their keys, as TFDS shuffles.
+  """
+  tfds: Any = pytest.importorskip(
+    "tensorflow_datasets", reason="the package is missing"
+  )
+  features = tfds.features.FeaturesDict(
+    {
+      "x": tfds.features.Image(shape=(4, 4, 1)),
+      "age": tfds.features.Scalar(np.int32),
+      "y": tfds.features.ClassLabel(names=["no", "yes", "never"]),
+      "client": tfds.features.Text(),
+    }
+  )
+
+  class Visits(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+    order = range(40)
+
+    def _info(self):
+      options = dict(disable_shuffling=True, features=features)
+      return tfds.core.DatasetInfo(builder=self, **options)
+
+    def _split_generators(self, dl_manager):
+      return {"train": self._generate_examples(), "test": self._generate_examples()}
+
+    def _generate_examples(self):
+      for row in self.order:
+        image = io.BytesIO(tfds_records.png(np.full((4, 4), row, np.uint8)))
+        yield row, dict(x=image, age=row, y=row % 2, client=f"c{row % 3}")
+
+  class Sorted(Visits):
+    order = sorted(range(40), key=lambda row: row % 3)
+
+  for builder in (Visits, Sorted):
+    builder(data_dir=str(folder), file_format="array_record").download_and_prepare()
+
+
+def test_rows_of_tfds_become_clients(tmp_path, monkeypatch, capsys):
+  prepare_visits(tmp_path)
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+  columns = ["--x=x", "--y=y", "--client=client"]
+  order = np.array(sorted(range(40), key=lambda row: row % 3))
+  for name in ("visits", "sorted"):
+    words = [f"--clients={tmp_path / f'{name}_clients'}", f"tfds:{name}"]
+    test = [f"--test=tfds:{name}[test]"] if name == "sorted" else []
+    assert prepare.main([*words, *columns, *test]) == 0
+    examples = data.open_clients(tmp_path / f"{name}_clients", check=True)
+    assert list(examples.client_names) == ["c0", "c1", "c2"]
+    # A name of a class without examples counts as well.
+    assert examples.encoding.classes == ("no", "yes", "never")
+    x, y, clients = examples.x_train[:], examples.y_train, examples.client_train
+    assert x.dtype == np.uint8 and x.shape == (40, 4, 4, 1)
+    np.testing.assert_array_equal(x[:, 0, 0, 0], order)
+    np.testing.assert_array_equal(y, order % 2)
+    np.testing.assert_array_equal(clients, order % 3)
+    assert len(examples.x_test) == (40 if test else 0)
+  assert "writing 40 of 40 rows, 3 clients" in capsys.readouterr().err
+  for source, column, why in (
+    ("tfds:visits[dev]", "client", r"no dev \(it has train, test\)"),
+    ("tfds:visits", "ward", "'ward'"),
+    ("tfds:absent", "client", "absent"),
+  ):
+    words = [f"--clients={tmp_path / 'none'}", source, *columns[:2]]
+    assert prepare.main([*words, f"--client={column}"]) != 0
+    lines = capsys.readouterr().err.splitlines()
+    assert re.search(why, lines[-1]) and "Traceback" not in "".join(lines)
 
 
 def test_leaf_is_read_some_files_at_a_time(tmp_path):

@@ -102,7 +102,6 @@ def test_every_method_has_the_same_numbers_or_says_why_not(name):
   [
     ("central", {}, "within a loop"),
     ("fedasync", {}, "do not take part"),
-    ("fedavg", dict(shift="increment:2"), "shift"),
   ],
 )
 def test_what_needs_all_rows_at_once_is_refused(name, options, why):
@@ -194,6 +193,59 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path):
   fa.run("scaffold", fed, rounds=4, **options)
   # Where rows are is no part of what a run is.
   assert_same(fa.run("scaffold", federation("device"), rounds=6, **options), expected)
+
+
+@pytest.fixture(scope="module", name="folder")
+def fixture_folder(tmp_path_factory):
+  """20 clients in files."""
+  fed = fa.federate("digits", partition="classes", num_clients=20)
+
+  def rows(of_client):
+    x, y = of_client
+    return np.rint(255 * x).astype(np.uint8), y
+
+  folder = tmp_path_factory.mktemp("clients") / "digits"
+  names = fed.client_names.tolist()
+  fa.write_clients(
+    folder, ((n, *rows(fed.client(n)), *rows(fed.client_test(n))) for n in names)
+  )
+  return folder
+
+
+@pytest.mark.parametrize(
+  ("data", "options"),
+  [
+    (dict(shift="increment:2"), dict(sampling="size")),
+    (dict(kinds="rotate:0,90", concepts="switch:2,rounds=2"), dict(evaluate="kinds")),
+  ],
+)
+def test_data_that_change_during_a_run_have_the_same_numbers(data, options):
+  """A window with rows of the step before, or an evaluation of them, has others."""
+
+  def numbers(data_on):
+    fed = federation(data_on, validation_clients=0, **data)
+    return fa.run("fedavg", fed, rounds=5, cohort_size=4, **options)
+
+  assert_same(numbers("device"), numbers("host:window_mb=0.1"))
+
+
+def test_clients_exchange_rows_in_files_and_a_run_goes_on_between(folder, tmp_path):
+  """The rows of a client are no longer behind each other then."""
+
+  def numbers(data_on, rounds=5, **options):
+    fed = fa.federate(
+      f"clients:{folder}",
+      shift="swap_part:2,0.5",
+      validation_clients=2,
+      data_on=data_on,
+    )
+    protocols = ("global", "local", "train", "validation")
+    options = dict(options, eval_every=3, evaluate=protocols)
+    return fa.run("scaffold", fed, rounds=rounds, cohort_size=4, **options)
+
+  expected = numbers("device")
+  numbers("host:window_mb=0.02", 3, out_dir=tmp_path / "run")
+  assert_same(numbers("disk:window_mb=0.02", out_dir=tmp_path / "run"), expected)
 
 
 def test_a_result_so_far_does_not_change_with_the_states_on_the_host():
