@@ -151,7 +151,7 @@ class HostTables:
     blocks = row_file.read(tables, ids, places)
     # The memory of all of it is donated, so two must not share their clients.
     pairs = [sharding.replicate((block, owners), self._mesh) for block in blocks]
-    return [HeldRows(*pair, clients) for pair in pairs]
+    return [HeldRows(block, owners, clients) for block, owners in pairs]
 
   def write(self, states: PyTree, part: PyTree, ids: np.ndarray) -> Any:
     """States outside of programs, with what a program has made of some rows.

@@ -1,5 +1,7 @@
 """Runs whose rows are not on the devices."""
 
+import sys
+
 from flax import linen as nn
 import jax.numpy as jnp
 import numpy as np
@@ -219,6 +221,47 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path):
   fa.run("scaffold", fed, rounds=4, **options)
   # Where rows are is no part of what a run is.
   assert_same(fa.run("scaffold", federation("device"), rounds=6, **options), expected)
+
+
+def test_settings_of_a_sweep_go_on_with_their_own_states(tmp_path):
+  """One program has the states of all, and each folder those of its setting."""
+
+  def play(data_on, **options):
+    options |= dict(rounds=6, cohort_size=6, eval_every=2, evaluate="global", seeds=2)
+    rates = {"client_lr": [0.1, 0.3]}
+    return fa.sweep("scaffold", federation(data_on), grid=rates, **options).results
+
+  def interrupt(step):
+    if step.round == 4:
+      raise RuntimeError("interrupted")
+
+  for folder in (None, tmp_path / "sweep"):
+    if folder:
+      with pytest.raises(RuntimeError, match="interrupted"):
+        play(_SMALL, out_dir=folder, callbacks=interrupt)
+      assert len(list(folder.glob("**/clients.rows"))) == 2
+    for actual, expected in zip(play(_SMALL, out_dir=folder), play("device")):
+      assert_same(actual, expected)
+      saved = actual.save(tmp_path / "saved")
+      problems.assert_equal(
+        fa.load_run(saved).client_params("3"), expected.client_params("3")
+      )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
+def test_a_full_disk_is_one_line_and_no_state_of_a_client_is_lost(tmp_path):
+  fed = federation(_SMALL)
+  options = dict(cohort_size=6, eval_every=2, evaluate="global")
+  expected = fa.run("scaffold", fed, rounds=6, **options)
+  folder = tmp_path / "run"
+  fa.run("scaffold", fed, rounds=4, out_dir=folder, **options)
+  rows = folder / "checkpoint" / "clients.rows"
+  for more in (10, 5000):  # a round fails in the middle of a row, or later
+    with problems.small_files(rows.stat().st_size + more):
+      with pytest.raises(OSError) as error:
+        fa.run("scaffold", fed, rounds=6, out_dir=folder, **options)
+    assert error.value.filename == str(rows)
+  assert_same(fa.run("scaffold", fed, rounds=6, out_dir=folder, **options), expected)
 
 
 def test_a_result_so_far_does_not_change_with_the_states_on_the_host():
