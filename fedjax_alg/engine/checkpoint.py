@@ -30,7 +30,7 @@ import numpy as np
 
 from fedjax_alg import files, split
 from fedjax_alg.engine import processes, row_file, sharding
-from fedjax_alg.engine.row_file import RowFile, RowForm, Rows, RowTable
+from fedjax_alg.engine.row_file import RowFile, RowForm, RowTable, RowVersion
 from fedjax_alg.typing import PyTree
 
 FORMAT = 1
@@ -161,7 +161,7 @@ def save(
   return path
 
 
-def _save_rows(path: pathlib.Path, tables: list[RowTable]) -> Rows:
+def _save_rows(path: pathlib.Path, tables: list[RowTable]) -> RowVersion:
   """Has the rows of tables on the disk; returns the version of the checkpoint."""
   versions = tables[0].versions
   if [rows.file.path for rows in versions] == [path]:
@@ -172,7 +172,7 @@ def _save_rows(path: pathlib.Path, tables: list[RowTable]) -> Rows:
   return rows
 
 
-def _index_of(rows: Rows) -> dict[str, np.ndarray]:
+def _index_of(rows: RowVersion) -> dict[str, np.ndarray]:
   """What a checkpoint has of the rows of tables."""
   ids = rows.written
   return {
@@ -186,8 +186,8 @@ def _index_of(rows: Rows) -> dict[str, np.ndarray]:
 
 def _names_of_tables(state: PyTree) -> list[str]:
   """The paths of tables in the state dictionary, in the order of their numbers."""
-  named = _by_path(serialization.to_state_dict(state))
-  tables = {leaf.number: name for name, leaf in named.items()
+  leaves = _by_path(serialization.to_state_dict(state))
+  tables = {leaf.number: name for name, leaf in leaves.items()
             if row_file.is_row_table(leaf)}  # fmt: skip
   return [tables[number] for number in sorted(tables)]
 
@@ -202,7 +202,7 @@ def _is_in_rows(path: pathlib.Path) -> bool:
     return True
 
 
-def _open_rows(folder: pathlib.Path, saved: Any, names: Sequence[str]) -> Rows:
+def _open_rows(folder: pathlib.Path, saved: Any, names: Sequence[str]) -> RowVersion:
   """The version of a checkpoint.
 
   Args:
@@ -221,10 +221,12 @@ def _open_rows(folder: pathlib.Path, saved: Any, names: Sequence[str]) -> Rows:
   sums = np.zeros(len(slots), np.uint32)
   slots[index["clients"]], sums[index["clients"]] = index["slots"], index["sums"]
   file = RowFile.open(folder / ROWS, form.nbytes)
-  return Rows(file, form, index["first"], slots, sums)
+  return RowVersion(file, form, index["first"], slots, sums)
 
 
-def _whole_rows(folder: pathlib.Path, saved: Any, names: Sequence[str]) -> Rows | None:
+def _whole_rows(
+  folder: pathlib.Path, saved: Any, names: Sequence[str]
+) -> RowVersion | None:
   """The version of a checkpoint; None: the file is damaged, or cannot be read."""
   try:
     rows = _open_rows(folder, saved, names)
@@ -244,7 +246,7 @@ def _protect(folder: pathlib.Path, file: RowFile) -> None:
   file.collect()
 
 
-def _with_row_tables(saved: Any, names: Sequence[str], rows: Rows) -> Any:
+def _with_row_tables(saved: Any, names: Sequence[str], rows: RowVersion) -> Any:
   """The state of a checkpoint with its tables."""
   tables = {
     name: RowTable([(rows, seed) for seed in range(shape[0])], number)

@@ -82,8 +82,8 @@ class RowFile:
   def __init__(self, path: pathlib.Path | None, nbytes: int, file: int):
     """Takes an open file; see ``new`` and ``open``."""
     self.path, self.nbytes, self._file = path, nbytes, file
-    self.saved: dict[str, Rows] = {}
-    self._versions: weakref.WeakSet[Rows] = weakref.WeakSet()
+    self.saved: dict[str, RowVersion] = {}
+    self._versions: weakref.WeakSet[RowVersion] = weakref.WeakSet()
     status = os.fstat(file)
     self._number = 0  # of slots
     self._count(status.st_size)
@@ -130,14 +130,14 @@ class RowFile:
     if path.is_symlink() or not path.is_file():
       raise OSError(f"{path}: no file of rows")
     status = path.stat()
-    known = _OPEN.get((status.st_dev, status.st_ino))
-    if known is not None and known.nbytes == nbytes:
-      known._count(status.st_size)  # another process may have gone on
-      return known
+    opened = _OPEN.get((status.st_dev, status.st_ino))
+    if opened is not None and opened.nbytes == nbytes:
+      opened._count(status.st_size)  # another process may have gone on
+      return opened
     can_write = os.access(path, os.W_OK)
     return cls(path, nbytes, os.open(path, os.O_RDWR if can_write else os.O_RDONLY))
 
-  def add(self, version: "Rows") -> None:
+  def add(self, version: "RowVersion") -> None:
     """Has the slots of a version stay as long as it is used."""
     self._versions.add(version)
 
@@ -205,7 +205,7 @@ def _runs(slots: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     yield from zip([0, *starts.tolist()], np.split(slots, starts))
 
 
-class Rows:
+class RowVersion:
   """A version of the rows of all clients."""
 
   def __init__(
@@ -235,16 +235,18 @@ class Rows:
     file.add(self)
 
   @classmethod
-  def new(cls, file: RowFile, form: RowForm, first: np.ndarray, clients: int) -> "Rows":
+  def new(
+    cls, file: RowFile, form: RowForm, first: np.ndarray, clients: int
+  ) -> "RowVersion":
     """A version in which all clients have one row."""
     slots, sums = np.full(clients, -1, np.int32), np.zeros(clients, np.uint32)
     return cls(file, form, first, slots, sums, is_live=True)
 
-  def copy(self, is_live: bool = False) -> "Rows":
+  def copy(self, is_live: bool = False) -> "RowVersion":
     """The version as it is now, whatever is written afterwards."""
     self._is_own[:] = False
     copies = self.slots.copy(), self.sums.copy()
-    copy = Rows(self.file, self.form, self.first, *copies, is_live)
+    copy = RowVersion(self.file, self.form, self.first, *copies, is_live)
     self.file.collect()
     return copy
 
@@ -327,7 +329,7 @@ class RowTable:
   ``np.asarray`` reads all of it; ``read`` the rows of some clients.
   """
 
-  def __init__(self, seeds: Sequence[tuple[Rows, int]], number: int):
+  def __init__(self, seeds: Sequence[tuple[RowVersion, int]], number: int):
     """Takes the table.
 
     Args:
@@ -366,12 +368,12 @@ class RowTable:
     return len(self.seeds)
 
   @property
-  def versions(self) -> list[Rows]:
+  def versions(self) -> list[RowVersion]:
     """The versions that it is in, each once."""
     return list(dict.fromkeys(rows for rows, _ in self.seeds))
 
   def read(self, ids: np.ndarray) -> np.ndarray:
-    """Reads the rows of some clients; see the function ``read``.
+    """Reads the rows of some clients; see ``read_blocks``.
 
     Args:
       ids: [n] int, the positions of the clients.
@@ -379,7 +381,7 @@ class RowTable:
     Returns:
       [N, n, ...].
     """
-    return read([self], ids, len(ids))[0]
+    return read_blocks([self], ids, len(ids))[0]
 
   def pieces(self) -> Iterator[np.ndarray]:
     """Yields all entries in their order in an array, some at a time."""
@@ -394,10 +396,10 @@ class RowTable:
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     del copy  # it is always one
-    whole = self.read(np.arange(self.shape[1]))
-    return whole if dtype is None else whole.astype(dtype)
+    array = self.read(np.arange(self.shape[1]))
+    return array if dtype is None else array.astype(dtype)
 
-  def moved(self, versions: Mapping[Rows, Rows]) -> "RowTable":
+  def with_versions(self, versions: Mapping[RowVersion, RowVersion]) -> "RowTable":
     """The table of other versions."""
     return RowTable([(versions[rows], seed) for rows, seed in self.seeds], self.number)
 
@@ -412,7 +414,7 @@ def tables_of(states: PyTree) -> list[RowTable]:
   return list(filter(is_row_table, jax.tree.leaves(states)))
 
 
-def copy(states: PyTree, is_live: bool = False) -> Any:
+def copy_versions(states: PyTree, is_live: bool = False) -> Any:
   """States with tables as they are now, whatever is written afterwards.
 
   Args:
@@ -425,24 +427,26 @@ def copy(states: PyTree, is_live: bool = False) -> Any:
     for rows in table.versions
   }
   return jax.tree.map(
-    lambda leaf: leaf.moved(versions) if is_row_table(leaf) else leaf, states
+    lambda leaf: leaf.with_versions(versions) if is_row_table(leaf) else leaf, states
   )
 
 
-def end(states: PyTree) -> Any:
-  """States to which nothing is written any more, see ``Rows``."""
+def freeze(states: PyTree) -> Any:
+  """States to which nothing is written any more, see ``RowVersion``."""
   for table in tables_of(states):
     for rows in table.versions:
       rows.is_live = False
   return states
 
 
-def join(tables: Sequence[RowTable]) -> RowTable:
+def join_seeds(tables: Sequence[RowTable]) -> RowTable:
   """The table with the seeds of several."""
   return RowTable([seed for table in tables for seed in table.seeds], tables[0].number)
 
 
-def read(tables: Sequence[RowTable], ids: np.ndarray, places: int) -> list[np.ndarray]:
+def read_blocks(
+  tables: Sequence[RowTable], ids: np.ndarray, places: int
+) -> list[np.ndarray]:
   """Reads rows of tables that have the same versions.
 
   Args:
@@ -465,13 +469,15 @@ def read(tables: Sequence[RowTable], ids: np.ndarray, places: int) -> list[np.nd
       data = rows.read(part)
       for table, block in zip(tables, blocks):
         array = rows.form.array_of(data, table.number)
-        for place, (other, seed) in enumerate(table.seeds):
-          if other is rows:
+        for place, (version, seed) in enumerate(table.seeds):
+          if version is rows:
             block[place, first : first + len(part)] = array[:, seed]
   return blocks
 
 
-def write(tables: Sequence[RowTable], blocks: Sequence[Any], ids: np.ndarray) -> None:
+def write_blocks(
+  tables: Sequence[RowTable], blocks: Sequence[Any], ids: np.ndarray
+) -> None:
   """Writes rows of all tables of states.
 
   Args:
@@ -482,16 +488,16 @@ def write(tables: Sequence[RowTable], blocks: Sequence[Any], ids: np.ndarray) ->
   arrays = [np.asarray(block) for block in blocks]
   seeds = tables[0].seeds
   for rows in tables[0].versions:
-    of_rows = [place for place, (other, _) in enumerate(seeds) if other is rows]
+    of_rows = [place for place, (version, _) in enumerate(seeds) if version is rows]
     for first in range(0, len(ids), rows.form.chunk):
       part = ids[first : first + rows.form.chunk]
-      joined = rows.form.join(
+      data = rows.form.join(
         [array[of_rows, first : first + len(part)].swapaxes(0, 1) for array in arrays]
       )
-      rows.write(part, joined)
+      rows.write(part, data)
 
 
-def copy_to(path: pathlib.Path, tables: Sequence[RowTable]) -> Rows:
+def copy_to(path: pathlib.Path, tables: Sequence[RowTable]) -> RowVersion:
   """Writes tables to a file.
 
   Args:
@@ -507,14 +513,14 @@ def copy_to(path: pathlib.Path, tables: Sequence[RowTable]) -> Rows:
               for rows, seed in table.seeds])[None]
     for table in tables
   ]  # fmt: skip
-  new = Rows.new(
+  new = RowVersion.new(
     RowFile.new(path, form.nbytes), form, form.join(firsts)[0], tables[0].shape[1]
   )
   written = np.unique(np.concatenate([rows.written for rows in versions]))
-  moved = [
+  copies = [
     RowTable([(new, seed) for seed in range(len(table))], number)
     for number, table in enumerate(tables)
   ]
   for ids in _chunks(written, form.chunk):
-    write(moved, read(tables, ids, len(ids)), ids)
+    write_blocks(copies, read_blocks(tables, ids, len(ids)), ids)
   return new

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_alg import split
 from fedjax_alg.engine import checkpoint, row_file, sharding
-from fedjax_alg.engine.row_file import RowFile, RowForm, Rows, RowTable
+from fedjax_alg.engine.row_file import RowFile, RowForm, RowTable, RowVersion
 from fedjax_alg.split import Absent, HeldRows
 from fedjax_alg.typing import PyTree
 
@@ -115,7 +115,7 @@ class HostTables:
       file = RowFile.new(path, form.nbytes, self._in_memory)
       of_setting = slice(setting * seeds, (setting + 1) * seeds)
       first = form.join([block[None, of_setting, 0] for block in blocks])[0]
-      versions.append(Rows.new(file, form, first, clients))
+      versions.append(RowVersion.new(file, form, first, clients))
     places = [(rows, seed) for rows in versions for seed in range(seeds)]
     numbers = iter(range(len(blocks)))
     return self.map(
@@ -148,7 +148,7 @@ class HostTables:
     tables = row_file.tables_of(states)
     clients = tables[0].shape[1]
     owners = np.tile(_padded(ids, places, clients), (len(tables[0]), 1))
-    blocks = row_file.read(tables, ids, places)
+    blocks = row_file.read_blocks(tables, ids, places)
     # The memory of all of it is donated, so two must not share their clients.
     pairs = [sharding.replicate((block, owners), self._mesh) for block in blocks]
     return [HeldRows(block, owners, clients) for block, owners in pairs]
@@ -162,7 +162,7 @@ class HostTables:
       ids: the clients whose rows it has, see ``hold``.
     """
     blocks = [table.block for table in self._held_in(part)]
-    row_file.write(row_file.tables_of(states), blocks, ids)
+    row_file.write_blocks(row_file.tables_of(states), blocks, ids)
     return self.map(
       lambda form, old, new: old, lambda form, old, new: new, states, part
     )
@@ -224,5 +224,5 @@ def copy_rows(states: PyTree, rows: Any, views: bool = False) -> Any:
     rows: a slice.
     views: whether no round comes any more, so that tables stay as they are.
   """
-  taken = jax.tree.map(lambda leaf: leaf[rows], states)
-  return row_file.end(taken) if views else row_file.copy(taken)
+  states = jax.tree.map(lambda leaf: leaf[rows], states)
+  return row_file.freeze(states) if views else row_file.copy_versions(states)

@@ -968,15 +968,15 @@ def prepare(
   deployed = any(isinstance(fn, evaluate.AtClients) for fn in (measures or {}).values())
   _check_adapts(method, federation, (*protocols, *(["local"] if deployed else [])))
   if not sharding.is_described(mesh):
-    place, held = device_data.location, algorithm
+    place, checked = device_data.location, algorithm
     if (
       isinstance(device_data, WindowedData)
       and place.IS_FILES
       and device_data.keeps_tables(algorithm)
     ):  # what clients keep is in files
       mapping = KeepingMap(map_clients.mode, map_clients.lanes, ids=np.zeros(1, int))
-      held = methods[-1].build(built, mapping)
-    _check_memory(held, method, built, spec, rows, options, place)
+      checked = methods[-1].build(built, mapping)
+    _check_memory(checked, method, built, spec, rows, options, place)
     for setting in methods:
       _check_work(setting.hparams, federation)
   method = methods[0]

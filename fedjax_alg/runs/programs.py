@@ -276,14 +276,14 @@ def place_on_devices(prepared: Prepared, states: PyTree, shapes: PyTree) -> PyTr
   data = prepared.device_data
   if not isinstance(data, WindowedData) or data.tables is None:
     return sharding.place_states(states, _places(shapes))
-  placed = jax.tree.map(
+  states = jax.tree.map(
     lambda shape, leaf: (
       leaf if shape.sharding is None else sharding.place_states(leaf, shape.sharding)
     ),
     shapes,
     states,
   )
-  return data.tables.of_checkpoint(placed)
+  return data.tables.of_checkpoint(states)
 
 
 #: Seconds of compiling after which it is said what is compiled.
@@ -636,8 +636,8 @@ class Programs:
 
   def place(self, states: PyTree) -> Any:
     """States of a checkpoint to go on with; see ``place_on_devices``."""
-    placed = place_on_devices(self.prepared, states, self.shapes)
-    return row_file.copy(placed, is_live=True)
+    states = place_on_devices(self.prepared, states, self.shapes)
+    return row_file.copy_versions(states, is_live=True)
 
   def keep_tables_in(self, folders: Sequence[pathlib.Path]) -> None:
     """Has the tables of clients beside the checkpoints, see ``HostTables``.

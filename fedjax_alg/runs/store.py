@@ -377,7 +377,7 @@ def restore_states(
 def _join(*leaves: Any) -> Any:
   """A leaf of the states of several settings, in a file for each, or an array."""
   if all(map(row_file.is_row_table, leaves)):
-    return row_file.join(leaves)
+    return row_file.join_seeds(leaves)
   return np.concatenate(leaves)
 
 

@@ -378,8 +378,8 @@ class WindowedData(PlacedData):
     if self.tables is None:
       return super().state_of(states, seed, client)
     of_seed = jax.tree.map(lambda leaf: leaf[seed : seed + 1], states)
-    held = self.tables.hold(of_seed, np.array([client], np.int32), 1)
-    return super().state_of(held, 0, client)
+    states = self.tables.hold(of_seed, np.array([client], np.int32), 1)
+    return super().state_of(states, 0, client)
 
   def train_without_rows(self) -> Any:
     """See ``PlacedData.train_without_rows``."""

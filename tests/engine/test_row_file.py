@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.engine import checkpoint, row_file
-from fedjax_alg.engine.row_file import RowFile, RowForm, Rows, RowTable
+from fedjax_alg.engine.row_file import RowFile, RowForm, RowTable, RowVersion
 from fedjax_alg.errors import RunFolderError
 from tests import problems
 
@@ -19,7 +19,9 @@ FORM = RowForm((((SEEDS, 3), np.dtype(np.float32)), ((SEEDS,), np.dtype(bool))))
 def new_states(path, value=0.0):
   """States of two seeds: two tables in a file, and a model."""
   first = FORM.join([np.full((1, SEEDS, 3), value), np.zeros((1, SEEDS))])[0]
-  rows = Rows.new(RowFile.new(path, FORM.nbytes, in_memory=True), FORM, first, CLIENTS)
+  rows = RowVersion.new(
+    RowFile.new(path, FORM.nbytes, in_memory=True), FORM, first, CLIENTS
+  )
   seeds = [(rows, seed) for seed in range(SEEDS)]
   return {"a": RowTable(seeds, 0), "b": RowTable(seeds, 1), "model": np.zeros(2)}
 
@@ -33,7 +35,7 @@ def change(states, number):
   rng = np.random.default_rng(number)
   ids = np.sort(rng.choice(CLIENTS, 3, replace=False))
   blocks = rng.random((SEEDS, 4, 3), np.float32), rng.random((SEEDS, 4)) < 0.5
-  row_file.write(row_file.tables_of(states), blocks, ids)
+  row_file.write_blocks(row_file.tables_of(states), blocks, ids)
   return {**states, "model": states["model"] + number}
 
 
@@ -49,7 +51,7 @@ def run(folder, rounds, every=2):
   """Goes on from the newest checkpoint, to the last round."""
   if checkpoint.checkpoint_paths(folder):
     saved, facts, _ = checkpoint.load_latest(folder, new_states(None))
-    states, done = row_file.copy(saved, is_live=True), facts["round"]
+    states, done = row_file.copy_versions(saved, is_live=True), facts["round"]
   else:
     states, done = new_states(folder / checkpoint.ROWS), 0
   while done < rounds:
@@ -71,7 +73,7 @@ def test_versions_stay_and_take_no_more_slots_than_they_need():
   for number in range(40):
     states = change(states, number)
     if number % 3 == 0:
-      copies = [*copies, (number + 1, row_file.copy(states))][-2:]
+      copies = [*copies, (number + 1, row_file.copy_versions(states))][-2:]
   for number, copy in [*copies, (40, states)]:
     problems.assert_equal(arrays(copy), expected(number))
     assert checkpoint.state_hash(copy) == checkpoint.state_hash(expected(number))
@@ -80,16 +82,16 @@ def test_versions_stay_and_take_no_more_slots_than_they_need():
 
 
 def test_rows_of_seeds_and_clients_are_read():
-  states, whole = change(new_states(None), 1), None
-  whole = arrays(states)
+  states = change(new_states(None), 1)
+  expect = arrays(states)
   ids = np.array([4, 0, 6])
-  np.testing.assert_array_equal(states["a"].read(ids), whole["a"][:, ids])
-  np.testing.assert_array_equal(states["a"][1:], whole["a"][1:])
-  np.testing.assert_array_equal(states["a"][0], whole["a"][0])
+  np.testing.assert_array_equal(states["a"].read(ids), expect["a"][:, ids])
+  np.testing.assert_array_equal(states["a"][1:], expect["a"][1:])
+  np.testing.assert_array_equal(states["a"][0], expect["a"][0])
   np.testing.assert_array_equal(
-    row_file.join([states["b"][1:], states["b"][:1]]), whole["b"][::-1]
+    row_file.join_seeds([states["b"][1:], states["b"][:1]]), expect["b"][::-1]
   )
-  (block,) = row_file.read([states["a"]], ids, 5)
+  (block,) = row_file.read_blocks([states["a"]], ids, 5)
   np.testing.assert_array_equal(block[:, 3:], np.zeros((SEEDS, 2, 3)))
 
 
@@ -189,19 +191,19 @@ def test_a_second_kill_loses_no_checkpoint_either(tmp_path, monkeypatch):
 def test_damage_of_every_byte_is_found(tmp_path, damaged, every, is_cut):
   """What is read is the newest checkpoint that is whole, if there is one."""
   run(tmp_path, 4)
-  raw, found = (tmp_path / damaged).read_bytes(), set()
+  raw, rounds = (tmp_path / damaged).read_bytes(), set()
   for place in range(0, len(raw), every):
     flipped = raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
     (tmp_path / damaged).write_bytes(raw[:place] if is_cut else flipped)
     try:
       state, done = restored(tmp_path)
     except checkpoint.CheckpointError:
-      found.add(None)
+      rounds.add(None)
       continue
-    found.add(done)
+    rounds.add(done)
     problems.assert_equal(state, expected(done))
-  assert 2 in found
-  assert None in found or damaged != checkpoint.ROWS or not is_cut
+  assert 2 in rounds
+  assert None in rounds or damaged != checkpoint.ROWS or not is_cut
 
 
 def test_a_row_that_another_process_has_replaced_is_noticed(tmp_path):
@@ -230,9 +232,9 @@ def test_a_run_that_goes_on_leaves_what_others_of_the_process_have(tmp_path):
 
 def test_the_file_goes_with_the_last_checkpoint_that_needs_it(tmp_path):
   run(tmp_path, 4)
-  whole = arrays(checkpoint.load_latest(tmp_path, new_states(None))[0])
+  in_memory = arrays(checkpoint.load_latest(tmp_path, new_states(None))[0])
   for number, stays in ((6, True), (8, False)):
-    checkpoint.save(tmp_path, whole, number, {})
+    checkpoint.save(tmp_path, in_memory, number, {})
     assert (tmp_path / checkpoint.ROWS).exists() == stays
   checkpoint.save(tmp_path / "other", change(new_states(None), 1), 1, {})
   checkpoint.clear(tmp_path / "other")

@@ -22,17 +22,17 @@ def tables():
   return HostTables({"table": table, "model": shape((2, 2), np.float32)}, None, True)
 
 
-def whole():
+def array_states():
   table = np.arange(2 * CLIENTS * 3, dtype=np.float32).reshape(2, CLIENTS, 3)
   return {"table": table, "model": jnp.ones((2, 2))}
 
 
 def states(**options):
-  return tables().replace(None, whole())
+  return tables().replace(None, array_states())
 
 
 def test_a_program_has_the_rows_of_some_clients_and_changes_them():
-  ids, before, used = np.array([1, 4], np.int32), whole(), states()
+  ids, before, used = np.array([1, 4], np.int32), array_states(), states()
 
   @jax.jit
   def program(states):
@@ -64,22 +64,22 @@ def test_states_are_made_a_few_clients_at_a_time(tmp_path, settings):
   def start(ids):
     return tables().hold(first, ids[ids < CLIENTS], len(ids))
 
-  made = new.make(start, 4)
-  np.testing.assert_array_equal(made["table"], whole()["table"])
+  first_states = new.make(start, 4)
+  np.testing.assert_array_equal(first_states["table"], array_states()["table"])
   for setting in range(settings):
-    part = jax.tree.map(lambda leaf, at=setting: leaf[at : at + 1], made)
+    part = jax.tree.map(lambda leaf, at=setting: leaf[at : at + 1], first_states)
     checkpoint.save(tmp_path / str(setting), part, 0, {})
-    one = checkpoint.load_latest(tmp_path / str(setting), part)[0]["table"]
-    np.testing.assert_array_equal(one, whole()["table"][setting : setting + 1])
+    saved = checkpoint.load_latest(tmp_path / str(setting), part)[0]["table"]
+    np.testing.assert_array_equal(saved, array_states()["table"][setting : setting + 1])
 
 
 def test_rows_that_all_clients_have_at_the_start_are_not_written(tmp_path):
   new = tables()
   new.folders = [tmp_path]
   same = {"table": np.ones((2, CLIENTS, 3), np.float32), "model": jnp.ones((2, 2))}
-  made = new.replace(None, same)
+  first_states = new.replace(None, same)
   assert (tmp_path / checkpoint.ROWS).stat().st_size == 0
-  np.testing.assert_array_equal(made["table"], same["table"])
+  np.testing.assert_array_equal(first_states["table"], same["table"])
 
 
 def test_a_table_that_is_not_there_says_so():
@@ -92,9 +92,9 @@ def test_a_table_that_is_not_there_says_so():
 def test_a_copy_does_not_change_with_the_run():
   used = states()
   copy = copy_rows(used, slice(1, 2))
-  changed = {**whole(), "table": np.zeros((2, CLIENTS, 3), np.float32)}
+  changed = {**array_states(), "table": np.zeros((2, CLIENTS, 3), np.float32)}
   tables().replace(used, changed)
   np.testing.assert_array_equal(used["table"], changed["table"])
-  np.testing.assert_array_equal(copy["table"], whole()["table"][1:])
+  np.testing.assert_array_equal(copy["table"], array_states()["table"][1:])
   (rows,) = copy["table"].versions
   assert not rows.is_live and row_file.tables_of(copy)

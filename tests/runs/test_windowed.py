@@ -256,8 +256,8 @@ def test_a_full_disk_is_one_line_and_no_state_of_a_client_is_lost(tmp_path):
   folder = tmp_path / "run"
   fa.run("scaffold", fed, rounds=4, out_dir=folder, **options)
   rows = folder / "checkpoint" / "clients.rows"
-  for more in (10, 5000):  # a round fails in the middle of a row, or later
-    with problems.small_files(rows.stat().st_size + more):
+  for nbytes in (10, 5000):  # a round fails in the middle of a row, or later
+    with problems.small_files(rows.stat().st_size + nbytes):
       with pytest.raises(OSError) as error:
         fa.run("scaffold", fed, rounds=6, out_dir=folder, **options)
     assert error.value.filename == str(rows)
