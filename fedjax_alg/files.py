@@ -26,6 +26,9 @@ Recognizer = Callable[[pathlib.Path], bool]
 #: Bytes of a path and of a name in it, on all systems that JAX runs on.
 _LONGEST, _LONGEST_NAME = 4096, 255
 
+#: Bytes that are read at once.
+_PIECE = 2**20
+
 #: The largest text, in bytes: a schedule of 1,000 rounds for 100,000 clients.
 LARGEST_TEXT = 2**28
 
@@ -95,11 +98,15 @@ def read_bytes(path: str | os.PathLike, largest: int | None = None) -> bytes:
   with open_regular(path) as file:
     if largest is None:
       return file.read()
-    # Not by its size alone, which is 0 for files that the kernel makes.
-    content = b"" if os.fstat(file.fileno()).st_size > largest else file.read(largest)
-    if file.read(1):
-      raise OSError(errno.EFBIG, f"larger than {largest // 2**20} MB", str(path))
-    return content
+    # Not by its size alone, which is 0 for files that the kernel makes. A read of
+    # ``largest`` bytes would take so much memory.
+    content = bytearray()
+    while max(len(content), os.fstat(file.fileno()).st_size) <= largest:
+      piece = file.read(_PIECE)
+      if not piece:
+        return bytes(content)
+      content += piece
+    raise OSError(errno.EFBIG, f"larger than {largest // 2**20} MB", str(path))
 
 
 def read_text(path: pathlib.Path, largest: int = LARGEST_TEXT) -> str:

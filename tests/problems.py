@@ -6,6 +6,7 @@ Those of the contract are ``fedjax_alg.testing.bench``'s.
 from collections.abc import Iterator
 import contextlib
 import functools
+import resource
 from typing import Any
 
 import chex
@@ -162,3 +163,14 @@ def in_blocks(data: ClientData, mesh: Any) -> ClientData:
     ),
     mesh,
   )
+
+
+@contextlib.contextmanager
+def small_files(limit):
+  """No file of this process grows beyond a limit, as on a full disk."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

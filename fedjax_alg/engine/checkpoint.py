@@ -9,12 +9,17 @@ Tables that are shared out over processes (``split.Split``) are in files beside
 it, its parts, of which every process writes its own. Process 0 writes the
 checkpoint when they are all on the disk, with the checksum of each; without it
 they count for nothing. Any number of processes can read it.
+
+Tables with rows in a file (``row_file.RowTable``) are in one file beside the
+checkpoints, which all of them share. A checkpoint has the place and the checksum of
+each client's row. Rows that have not changed are not written again.
 """
 
 from collections.abc import Iterator, Sequence
 import contextlib
 import hashlib
 import json
+import os
 import pathlib
 import re
 from typing import Any
@@ -24,13 +29,18 @@ import jax
 import numpy as np
 
 from fedjax_alg import files, split
-from fedjax_alg.engine import processes, sharding
+from fedjax_alg.engine import processes, row_file, sharding
+from fedjax_alg.engine.row_file import RowFile, RowForm, RowTable, RowVersion
 from fedjax_alg.typing import PyTree
 
 FORMAT = 1
 #: The format of a checkpoint with parts.
 IN_PARTS = 2
+#: The format of a checkpoint with rows in ``ROWS``.
+IN_ROWS = 3
 KEEP = 2
+#: The file of the rows of tables.
+ROWS = "clients.rows"
 
 _PART = re.compile(r"round_(\d+)\.rows_\d+_of_\d+(\.partial)?")
 _PARTIAL = re.compile(r"round_\d+\.(ckpt|rows_\d+_of_\d+)\.partial")
@@ -52,6 +62,8 @@ def state_hash(state: PyTree) -> str:
   for leaf in split.leaves(state):
     if split.is_split(leaf):
       arrays = sharding.all_rows(leaf)
+    elif row_file.is_row_table(leaf):
+      arrays = leaf.pieces()
     else:
       leaf = np.asarray(leaf)
       arrays = iter([leaf])
@@ -86,12 +98,13 @@ def save(
   """Writes the checkpoint of a round and removes all but the last two.
 
   Process 0 writes it; if tables are shared out over processes, all must call
-  this and write their rows.
+  this and write their rows. Tables with rows in the folder's file are on the disk
+  before the checkpoint is; those in another file are copied to this one.
 
   Args:
     folder: where to write; made if it does not exist.
     state: pytree of arrays, with ``split.Split`` as ``sharding.place_states``
-      places them.
+      places them, or ``row_file.RowTable``.
     round_number: rounds run.
     header: entries for the header, which ``load_latest`` returns.
 
@@ -108,10 +121,26 @@ def save(
       lambda leaf: leaf,
       state,
     )
+  tables = row_file.tables_of(state)
+  if tables:
+    facts |= {"format": IN_ROWS, "tables_in_rows": _names_of_tables(state)}
+    state = jax.tree.map(
+      lambda leaf: (
+        np.zeros((len(leaf), 0, *leaf.shape[2:]), leaf.dtype)
+        if row_file.is_row_table(leaf)
+        else leaf
+      ),
+      state,
+    )
 
   def write():
     folder.mkdir(parents=True, exist_ok=True)
-    payload = serialization.to_bytes(jax.device_get(state))
+    rows = _save_rows(folder / ROWS, tables) if tables else None
+    content = serialization.to_state_dict(jax.device_get(state))
+    if rows is not None:
+      content = {"state": content, "rows": _index_of(rows)}
+      facts["rows_nbytes"] = (int(rows.slots.max()) + 1) * rows.form.nbytes
+    payload = serialization.msgpack_serialize(content, in_place=True)
     text = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(text.encode() + payload).hexdigest()
     with files.replacing(path, durable=True) as partial, open(partial, "wb") as file:
@@ -120,9 +149,112 @@ def save(
     for old in checkpoint_paths(folder)[KEEP:]:
       old.unlink()
     _remove_parts(folder, before=round_number)
+    if rows is not None:
+      stay = {of.name for of in checkpoint_paths(folder)}
+      saved = rows.file.saved | {path.name: rows}
+      rows.file.saved = {name: of for name, of in saved.items() if name in stay}
+      rows.file.collect()
+    elif not any(map(_is_in_rows, checkpoint_paths(folder))):
+      (folder / ROWS).unlink(missing_ok=True)
 
   processes.agree(write)
   return path
+
+
+def _save_rows(path: pathlib.Path, tables: list[RowTable]) -> RowVersion:
+  """Has the rows of tables on the disk; returns the version of the checkpoint."""
+  versions = tables[0].versions
+  if [rows.file.path for rows in versions] == [path]:
+    rows = versions[0].copy()
+  else:
+    rows = row_file.copy_to(path, tables)
+  rows.file.sync()
+  return rows
+
+
+def _index_of(rows: RowVersion) -> dict[str, np.ndarray]:
+  """What a checkpoint has of the rows of tables."""
+  ids = rows.written
+  return {
+    "first": rows.first,
+    "number": np.array(len(rows.slots)),
+    "clients": ids.astype(np.int32),
+    "slots": rows.slots[ids],
+    "sums": rows.sums[ids],
+  }
+
+
+def _names_of_tables(state: PyTree) -> list[str]:
+  """The paths of tables in the state dictionary, in the order of their numbers."""
+  leaves = _by_path(serialization.to_state_dict(state))
+  tables = {leaf.number: name for name, leaf in leaves.items()
+            if row_file.is_row_table(leaf)}  # fmt: skip
+  return [tables[number] for number in sorted(tables)]
+
+
+def _is_in_rows(path: pathlib.Path) -> bool:
+  """Whether a checkpoint needs the file of rows; true if it cannot be read."""
+  try:
+    with files.open_regular(path) as file:
+      facts = json.loads(json.loads(file.readline())["facts"])
+    return bool(facts["format"] == IN_ROWS)
+  except (OSError, ValueError, LookupError, TypeError):
+    return True
+
+
+def _open_rows(folder: pathlib.Path, saved: Any, names: Sequence[str]) -> RowVersion:
+  """The version of a checkpoint.
+
+  Args:
+    folder: that of the checkpoint.
+    saved: the content of the checkpoint.
+    names: of the tables, by their numbers.
+  """
+  index, arrays = saved["rows"], _by_path(saved["state"])
+  form = RowForm(
+    tuple(
+      ((len(arrays[name]), *arrays[name].shape[2:]), arrays[name].dtype)
+      for name in names
+    )
+  )
+  slots = np.full(int(index["number"]), -1, np.int32)
+  sums = np.zeros(len(slots), np.uint32)
+  slots[index["clients"]], sums[index["clients"]] = index["slots"], index["sums"]
+  file = RowFile.open(folder / ROWS, form.nbytes)
+  return RowVersion(file, form, index["first"], slots, sums)
+
+
+def _whole_rows(
+  folder: pathlib.Path, saved: Any, names: Sequence[str]
+) -> RowVersion | None:
+  """The version of a checkpoint; None: the file is damaged, or cannot be read."""
+  try:
+    rows = _open_rows(folder, saved, names)
+  except OSError:
+    return None
+  return rows if rows.are_whole() else None
+
+
+def _protect(folder: pathlib.Path, file: RowFile) -> None:
+  """Has the rows of all checkpoints that can be read stay in their file."""
+  for path in checkpoint_paths(folder):
+    with contextlib.suppress(CheckpointError):
+      facts, payload = read_checkpoint(path)
+      if facts["format"] == IN_ROWS:
+        saved = serialization.msgpack_restore(payload)
+        file.saved[path.name] = _open_rows(folder, saved, facts["tables_in_rows"])
+  file.collect()
+
+
+def _with_row_tables(saved: Any, names: Sequence[str], rows: RowVersion) -> Any:
+  """The state of a checkpoint with its tables."""
+  tables = {
+    name: RowTable([(rows, seed) for seed in range(shape[0])], number)
+    for number, (name, (shape, _)) in enumerate(zip(names, rows.form.arrays))
+  }
+  return jax.tree_util.tree_map_with_path(
+    lambda path, leaf: tables.get(jax.tree_util.keystr(path), leaf), saved["state"]
+  )
 
 
 def _save_parts(path: pathlib.Path, state: PyTree) -> list[list[Any]]:
@@ -191,6 +323,7 @@ def clear(folder: pathlib.Path) -> None:
   """Removes all checkpoints of a folder."""
   for path in checkpoint_paths(folder):
     path.unlink()
+  (folder / ROWS).unlink(missing_ok=True)
   _remove_parts(folder)
   tidy(folder)
 
@@ -215,16 +348,19 @@ def read_checkpoint(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
     if hashlib.sha256(text.encode() + payload).hexdigest() != outer["sha256"]:
       raise ValueError("checksum")
     facts = json.loads(text)
-    if facts["format"] not in (FORMAT, IN_PARTS):
+    if facts["format"] not in (FORMAT, IN_PARTS, IN_ROWS):
       raise CheckpointError(
         f"checkpoint {path} has format {facts['format']}, this version "
-        f"reads {FORMAT} and {IN_PARTS}"
+        f"reads {FORMAT} to {IN_ROWS}"
       )
     if type(facts["round"]) is not int or facts["round"] < 0:
       raise ValueError("round")
     for name, digest, _ in facts.get("parts", ()):
       if files.sha256(path.with_name(name)) != digest:
         raise ValueError("part")
+    if facts["format"] == IN_ROWS:
+      if os.stat(path.with_name(ROWS)).st_size < facts["rows_nbytes"]:
+        raise ValueError("rows")
   except CheckpointError:
     raise
   except (
@@ -308,7 +444,8 @@ def load_latest(
 
   Returns:
     The state as NumPy arrays (of a ``split.Split`` [N, C, ...], with the rows
-    of this process's blocks), the header, and one warning per damaged file.
+    of this process's blocks) and ``row_file.RowTable``, the header, and one warning
+    per damaged file.
 
   Raises:
     CheckpointError: the folder has no undamaged checkpoint, or the state has
@@ -325,6 +462,13 @@ def load_latest(
     leaves, structure = jax.tree.flatten(template, is_leaf=split.is_split)
     try:
       saved = serialization.msgpack_restore(payload)
+      if facts["format"] == IN_ROWS:
+        rows = _whole_rows(folder, saved, facts["tables_in_rows"])
+        if rows is None:
+          damaged.append(f"checkpoint {path} is damaged")
+          continue
+        _protect(folder, rows.file)
+        saved = _with_row_tables(saved, facts["tables_in_rows"], rows)
       # Flax silently drops entries that the target does not have.
       if list(_by_path(saved)) != list(_by_path(names)):
         raise ValueError("structure")

@@ -59,8 +59,8 @@ _HASHED = (
 CHECKPOINTS, EVENTS = "checkpoint", "tensorboard"
 
 _PARTIAL = ".partial"
-#: A checkpoint, or the rows of tables that one of several processes holds.
-_CHECKPOINT = re.compile(r"round_\d+\.(ckpt|rows_\d+_of_\d+)(\.partial)?")
+#: A checkpoint, or the rows of tables, which one of several processes may hold.
+_CHECKPOINT = re.compile(r"round_\d+\.(ckpt|rows_\d+_of_\d+)(\.partial)?|clients\.rows")
 #: Those of other programs have the seconds, in ten digits.
 EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d{20}\..*")
 _SEED = re.compile(r"seed_\d+")

@@ -10,7 +10,7 @@ from fedjax_alg import metrics
 from fedjax_alg.base import Params
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError, check_one_of
-from fedjax_alg.runs.host_tables import copy_rows
+from fedjax_alg.runs import host_tables
 from fedjax_alg.runs.plan import Plan
 from fedjax_alg.runs.play import Step
 
@@ -68,10 +68,11 @@ class KeepBest:
     of_protocol = step.metrics[self.protocol]
     self.metric = self.metric or next(iter(of_protocol))
     sign = metrics.sign(self.metric)
+    states = host_tables.absent(step.states)
     for row, value in enumerate(of_protocol[self.metric].tolist()):
       best = self._best.get(row)
       if best is None or np.isnan(best[0]) or sign * value > sign * best[0]:
-        state = jax.device_get(copy_rows(step.states, row))
+        state = jax.device_get(jax.tree.map(lambda leaf, row=row: leaf[row], states))
         self._best[row] = value, step.round, state
 
   def best(self, algorithm: Any) -> BestRound:

@@ -1,11 +1,13 @@
-"""What the clients of a run keep, in the memory of the host.
+"""What the clients of a run keep, in a file of rows.
 
-A state outside of programs has a table [N, C, ...] as an array of NumPy. A program of
-rounds gets the rows of the clients of a window (``split.HeldRows``). What it returns
-of them is written to the array. No program has the others.
+A state outside of programs has a ``RowTable`` [N, C, ...]. A program of rounds gets the
+rows of the clients that take part (``split.HeldRows``). What it returns of them is
+written to the file. No program has the others. The file is beside the checkpoints of
+the run, which share its rows. That of a run without a folder has no name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+import pathlib
 from typing import Any
 
 import jax
@@ -13,23 +15,32 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import split
-from fedjax_alg.engine import sharding
+from fedjax_alg.engine import checkpoint, row_file, sharding
+from fedjax_alg.engine.row_file import RowFile, RowForm, RowTable, RowVersion
 from fedjax_alg.split import Absent, HeldRows
 from fedjax_alg.typing import PyTree
 
 
 class HostTables:
-  """The tables in the states of a run."""
+  """The tables in the states of a run.
 
-  def __init__(self, form: PyTree, mesh: Mesh | None):
+  Attributes:
+    form: the shapes of the states in a program, where a table is a ``HeldRows``
+      [N, T, ...].
+    folders: of the checkpoints of each setting; none: the tables are in no folder.
+  """
+
+  folders: Sequence[pathlib.Path] = ()
+
+  def __init__(self, form: PyTree, mesh: Mesh | None, in_memory: bool = False):
     """Takes what is known of them.
 
     Args:
-      form: the shapes of the states in a program, where a table is a ``HeldRows``
-        [N, T, ...].
+      form: the attribute.
       mesh: the devices.
+      in_memory: whether tables without a folder are in memory, not on the disk.
     """
-    self.form, self._mesh = form, mesh
+    self.form, self._mesh, self._in_memory = form, mesh, in_memory
 
   @property
   def _tables(self) -> list[HeldRows]:
@@ -86,15 +97,37 @@ class HostTables:
       ids = np.arange(first, min(first + places, clients), dtype=np.int32)
       part = start(_padded(ids, places, clients))
       if states is None:
-        states = self.map(
-          lambda form, new: np.empty(
-            (len(new.block), clients, *new.block.shape[2:]), new.dtype
-          ),
-          lambda form, leaf: leaf,
-          part,
-        )
+        states = self._new(part, clients)
       states = self.write(states, part, ids)
     return states
+
+  def _new(self, states: PyTree, clients: int) -> Any:
+    """States in which all clients have the first row of some in a program."""
+    blocks = [np.asarray(table.block) for table in self._held_in(states)]
+    settings = max(1, len(self.folders))
+    seeds = len(blocks[0]) // settings
+    form = RowForm(tuple(((seeds, *block.shape[2:]), block.dtype) for block in blocks))
+    versions = []
+    for setting in range(settings):
+      path = self.folders[setting] / checkpoint.ROWS if self.folders else None
+      if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+      file = RowFile.new(path, form.nbytes, self._in_memory)
+      of_setting = slice(setting * seeds, (setting + 1) * seeds)
+      first = form.join([block[None, of_setting, 0] for block in blocks])[0]
+      versions.append(RowVersion.new(file, form, first, clients))
+    places = [(rows, seed) for rows in versions for seed in range(seeds)]
+    numbers = iter(range(len(blocks)))
+    return self.map(
+      lambda form, table: RowTable(places, next(numbers)),
+      lambda form, leaf: leaf,
+      states,
+    )
+
+  def _held_in(self, states: PyTree) -> list[HeldRows]:
+    """The tables of states in a program."""
+    leaves = jax.tree.leaves(states, is_leaf=split.is_held)
+    return list(filter(split.is_held, leaves))
 
   def hold(self, states: PyTree, ids: np.ndarray, places: int) -> Any:
     """States for a program.
@@ -107,54 +140,74 @@ class HostTables:
     Returns:
       The states; tables hold the rows of the clients.
     """
-    return self.map(
-      lambda form, table: self._held(form.clients, table, ids, places),
-      lambda form, leaf: leaf,
-      states,
-    )
+    tables = iter(self.tables(states, ids, places))
+    return self.map(lambda form, table: next(tables), lambda form, leaf: leaf, states)
 
   def tables(self, states: PyTree, ids: np.ndarray, places: int) -> list[HeldRows]:
     """The tables of ``hold`` alone, in the order of ``Absent.number``."""
-    leaves = jax.tree.leaves(self.hold(states, ids, places), is_leaf=split.is_held)
-    return list(filter(split.is_held, leaves))
-
-  def _held(self, clients: int, table: Any, ids: np.ndarray, places: int) -> HeldRows:
-    table = np.asarray(table)
-    block = np.zeros((len(table), places, *table.shape[2:]), table.dtype)
-    block[:, : len(ids)] = table[:, ids]
-    owners = np.tile(_padded(ids, places, clients), (len(table), 1))
-    block, owners = sharding.replicate((block, owners), self._mesh)
-    return HeldRows(block, owners, clients)
+    tables = row_file.tables_of(states)
+    clients = tables[0].shape[1]
+    owners = np.tile(_padded(ids, places, clients), (len(tables[0]), 1))
+    blocks = row_file.read_blocks(tables, ids, places)
+    # The memory of all of it is donated, so two must not share their clients.
+    pairs = [sharding.replicate((block, owners), self._mesh) for block in blocks]
+    return [HeldRows(block, owners, clients) for block, owners in pairs]
 
   def write(self, states: PyTree, part: PyTree, ids: np.ndarray) -> Any:
     """States outside of programs, with what a program has made of some rows.
 
     Args:
-      states: before the program; the memory of their tables is used.
+      states: before the program; the versions of their tables are written to.
       part: what the program returns.
       ids: the clients whose rows it has, see ``hold``.
     """
+    blocks = [table.block for table in self._held_in(part)]
+    row_file.write_blocks(row_file.tables_of(states), blocks, ids)
+    return self.map(
+      lambda form, old, new: old, lambda form, old, new: new, states, part
+    )
 
-    def write(form: HeldRows, table: Any, new: HeldRows) -> Any:
-      if not isinstance(table, np.ndarray) or not table.flags.writeable:
-        table = np.array(table)
-      table[:, ids] = np.asarray(new.block)[:, : len(ids)]
-      return table
-
-    return self.map(write, lambda form, old, new: new, states, part)
-
-  def absent(self, states: PyTree) -> Any:
-    """States of which a program has no row of a table.
+  def of_checkpoint(self, states: PyTree) -> Any:
+    """The states of a checkpoint outside of programs.
 
     Args:
-      states: outside of programs.
+      states: tables are ``RowTable``, or arrays [N, C, ...] of a run that had them on
+        the devices.
     """
-    numbers = iter(range(len(self._tables)))
-    return self.map(
-      lambda form, table: Absent(next(numbers), table.shape[1:], form.dtype),
+    return states if row_file.tables_of(states) else self.replace(None, states)
+
+  def replace(self, states: PyTree, arrays: PyTree) -> Any:
+    """States with other values in all rows.
+
+    Args:
+      states: to which is written; None: new ones are made.
+      arrays: tables are arrays [N, C, ...].
+    """
+    part = self.map(
+      lambda form, leaf: HeldRows(np.asarray(leaf), None, form.clients),
       lambda form, leaf: leaf,
-      states,
+      arrays,
     )
+    (clients,) = {table.clients for table in self._tables}
+    if states is None:
+      states = self._new(part, clients)
+    return self.write(states, part, np.arange(clients, dtype=np.int32))
+
+
+def absent(states: PyTree) -> Any:
+  """States of which a program has no row of a table.
+
+  Args:
+    states: outside of programs.
+  """
+  return jax.tree.map(
+    lambda leaf: (
+      Absent(leaf.number, leaf.shape[1:], leaf.dtype)
+      if row_file.is_row_table(leaf)
+      else leaf
+    ),
+    states,
+  )
 
 
 def _padded(ids: np.ndarray, places: int, clients: int) -> np.ndarray:
@@ -168,12 +221,8 @@ def copy_rows(states: PyTree, rows: Any, views: bool = False) -> Any:
 
   Args:
     states: leaves [N, ...].
-    rows: an index or a slice.
-    views: whether tables on the host are not copied, as no round comes any more.
+    rows: a slice.
+    views: whether no round comes any more, so that tables stay as they are.
   """
-  return jax.tree.map(
-    lambda leaf: (
-      leaf[rows].copy() if isinstance(leaf, np.ndarray) and not views else leaf[rows]
-    ),
-    states,
-  )
+  states = jax.tree.map(lambda leaf: leaf[rows], states)
+  return row_file.freeze(states) if views else row_file.copy_versions(states)

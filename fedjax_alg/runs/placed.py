@@ -229,14 +229,15 @@ class PlacedData:
     result: ClientData = self.data.train
     return result
 
-  def state_of(self, state: PyTree, client: int) -> Any:
-    """A state for a program, with at least what one client keeps.
+  def state_of(self, states: PyTree, seed: int, client: int) -> Any:
+    """The state of a seed for a program, with at least what one client keeps.
 
     Args:
-      state: of one seed, leaves [...].
+      states: leaves [N, ...].
+      seed: the place of the seed.
       client: the position of the client.
     """
-    return state
+    return jax.tree.map(lambda leaf: leaf[seed], states)
 
   def train_without_rows(self) -> ClientData:
     """The training data for what depends on their sizes only, as costs do."""

@@ -67,7 +67,7 @@ class Step:
   #: states of the algorithm on the devices, leaves [N, ...]. The next step
   #: reuses their memory: copy the states that you want to keep
   #: (``jax.tree.map(np.array, step.states)``). With `data_on` host or disk, tables of
-  #: clients are arrays of NumPy.
+  #: clients are ``engine.row_file.RowTable``, of which ``read`` reads some clients.
   states: Any
   #: protocol -> metric -> [N]; also the caller's own measures, name -> key ->
   #: sums [N, K, ...], or [N, C, ...] with ``at_clients``
@@ -226,7 +226,7 @@ def run_steps(
     count = programs.rounds_of_call(done, count)
     states, call = _call(programs, states, done, count)
     if is_perturbed:
-      states = loop.perturb_rounding(states, rounding_seed)
+      states = programs.perturb_rounding(states, rounding_seed)
     new = settings.divergences(call, done)
     if new and stop:
       first = min(new.values(), key=lambda divergence: divergence.round)

@@ -24,6 +24,7 @@ from fedjax_alg.engine import clients, evaluate, loop, processes, samplers, shar
 from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine.sampling import UniformSampling
+from fedjax_alg.engine.windows import KeepingMap
 from fedjax_alg.errors import OptionError, no_exit
 from fedjax_alg.hparams import field_values, nested_options
 from fedjax_alg.least_squares import heads
@@ -959,8 +960,15 @@ def prepare(
   deployed = any(isinstance(fn, evaluate.AtClients) for fn in (measures or {}).values())
   _check_adapts(method, federation, (*protocols, *(["local"] if deployed else [])))
   if not sharding.is_described(mesh):
-    place = device_data.location
-    _check_memory(algorithm, method, built, spec, rows, options, place)
+    place, checked = device_data.location, algorithm
+    if (
+      isinstance(device_data, WindowedData)
+      and place.IS_FILES
+      and device_data.keeps_tables(algorithm)
+    ):  # what clients keep is in files
+      mapping = KeepingMap(map_clients.mode, map_clients.lanes, ids=np.zeros(1, int))
+      checked = methods[-1].build(built, mapping)
+    _check_memory(checked, method, built, spec, rows, options, place)
     for setting in methods:
       _check_work(setting.hparams, federation)
   method = methods[0]

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import contextlib
 import functools
 import hashlib
+import pathlib
 import threading
 import time
 from typing import Any, NamedTuple, cast
@@ -29,6 +30,7 @@ from fedjax_alg.engine import (
   fingerprint,
   loop,
   processes,
+  row_file,
   sharding,
 )
 from fedjax_alg.engine import stored as stored_lib
@@ -125,13 +127,7 @@ def _find_start(prepared: Prepared) -> _Start:
       states = in_windows.eval_shape(p.keys, p.numbers)
     return _Start(program, in_windows, None, _shapes(p, states))
   data = p.device_data
-  # A group of a client may be read from the rows of all of them.
-  if (
-    not isinstance(data, WindowedData)
-    or data.all_take_part
-    or p.algorithm.membership is not None
-    or sharding.spans_processes(p.mesh)  # each has what its own clients keep
-  ):
+  if not isinstance(data, WindowedData) or not data.keeps_tables(p.algorithm):
     shapes = _shapes(p, program.eval_shape(*_start_arguments(p)))
     return _Start(program, None, None, shapes)
 
@@ -145,7 +141,7 @@ def _find_start(prepared: Prepared) -> _Start:
   def find_tables(places: int) -> HostTables:
     ids = jax.ShapeDtypeStruct((places,), np.int32)
     states = start_of_clients.eval_shape(*_start_arguments(p), ids)
-    return HostTables(_shapes(p, states), p.mesh)
+    return HostTables(_shapes(p, states), p.mesh, not data.location.IS_FILES)
 
   tables = find_tables(1)
   if not tables.row_nbytes:
@@ -270,24 +266,25 @@ def _places(shapes: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: leaf.sharding, shapes)
 
 
-def place_on_devices(states: PyTree, shapes: PyTree) -> PyTree:
-  """Places states that were read from a file on the devices.
+def place_on_devices(prepared: Prepared, states: PyTree, shapes: PyTree) -> PyTree:
+  """Places states that were read from a file on the devices, but for tables in files.
 
   Args:
+    prepared: the run.
     states: leaves [rows, ...] on the host, see ``checkpoint.load_latest``.
     shapes: their shapes, from ``state_shapes``.
   """
-  if all(leaf.sharding is not None for leaf in jax.tree.leaves(shapes)):
+  data = prepared.device_data
+  if not isinstance(data, WindowedData) or data.tables is None:
     return sharding.place_states(states, _places(shapes))
-  return jax.tree.map(
+  states = jax.tree.map(
     lambda shape, leaf: (
-      np.array(leaf)
-      if shape.sharding is None
-      else sharding.place_states(leaf, shape.sharding)
+      leaf if shape.sharding is None else sharding.place_states(leaf, shape.sharding)
     ),
     shapes,
     states,
   )
+  return data.tables.of_checkpoint(states)
 
 
 #: Seconds of compiling after which it is said what is compiled.
@@ -659,8 +656,27 @@ class Programs:
     return self._init(*arguments)
 
   def place(self, states: PyTree) -> Any:
-    """See ``place_on_devices``."""
-    return place_on_devices(states, self.shapes)
+    """States of a checkpoint to go on with; see ``place_on_devices``."""
+    states = place_on_devices(self.prepared, states, self.shapes)
+    return row_file.copy_versions(states, is_live=True)
+
+  def keep_tables_in(self, folders: Sequence[pathlib.Path]) -> None:
+    """Has the tables of clients beside the checkpoints, see ``HostTables``.
+
+    Args:
+      folders: the folder of the checkpoints of each setting.
+    """
+    if self._start is not None and self._start.tables is not None:
+      self._start.tables.folders = folders
+
+  def perturb_rounding(self, states: PyTree, seed: int) -> Any:
+    """See ``loop.perturb_rounding``; tables are read as a whole."""
+    if self._start is None or self._start.tables is None:
+      return loop.perturb_rounding(states, seed)
+    arrays = jax.tree.map(
+      lambda leaf: np.asarray(leaf) if row_file.is_row_table(leaf) else leaf, states
+    )
+    return self._start.tables.replace(states, loop.perturb_rounding(arrays, seed))
 
   @property
   def label_histogram(self) -> np.ndarray:
@@ -715,7 +731,7 @@ class Programs:
     tables = None if self._start is None else self._start.tables
     if tables is not None:
       assert isinstance(data, WindowedData)
-      ids = data.window_clients
+      ids = data.participants(start, count)
       inputs = tables.hold(states, ids, data.most_clients)
     new, log = run(
       inputs,

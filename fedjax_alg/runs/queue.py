@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_alg.engine import row_file
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs.host_tables import copy_rows
@@ -57,7 +58,9 @@ class KeepResults(Sink):
     (records,) = (table.copy() for table in self._records)
     if not step.last:
       records.stopped = BY_CALLBACK
-    states = jax.tree.map(lambda leaf: leaf.copy(), step.states)
+    states = jax.tree.map(
+      lambda leaf: leaf if row_file.is_row_table(leaf) else leaf.copy(), step.states
+    )
     return self._result(0, dataclasses.replace(step, states=states), records)
 
   def _result(self, setting: int, step: Step, records: Records) -> RunResult:

@@ -43,7 +43,7 @@ from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import parameters, tables
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import identity
+from fedjax_alg.runs import host_tables, identity
 from fedjax_alg.runs import predict as predict_lib
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
@@ -497,11 +497,10 @@ class RunResult:
     live, index = self._state(), self._seed_index(seed)
     p = live.prepared
     client = p.federation.position(client)
-    state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
     train = p.device_data.train_with(np.array([client]))
-    state = p.device_data.state_of(state, client)
+    state = p.device_data.state_of(live.states, index, client)
     params: Params = jax.device_get(live.deploy(state, train, np.int32(client), key))
     return params
 
@@ -933,7 +932,8 @@ def measure_final(
   }
   algorithm, models = live.algorithm(), None
   if algorithm.global_params is not None:
-    models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
+    states = host_tables.absent(live.states)
+    models = jax.device_get(jax.vmap(algorithm.global_params)(states))
   sizes = live.prepared.device_data.label_histogram.sum(1)
   kinds = live.prepared.device_data.kinds
   names = live.prepared.federation.names_in_data
@@ -1045,7 +1045,7 @@ class _Loaded(RunResult):
       global_params = live.algorithm().global_params
       assert global_params is not None
       self._final["global_params"] = jax.device_get(
-        jax.vmap(global_params)(live.states)
+        jax.vmap(global_params)(host_tables.absent(live.states))
       )
     return super().global_params(seed)
 
@@ -1284,7 +1284,7 @@ def _remake(
     states, header, _ = checkpoint.load_latest(folder / run_files.CHECKPOINTS, shapes)
   except checkpoint.CheckpointError as error:
     raise RunFolderError(str(error)) from None
-  live = Live(prepared, place_on_devices(states, shapes))
+  live = Live(prepared, place_on_devices(prepared, states, shapes))
   if checkpoint.state_hash(live.states) != summary["hashes"]["final_state"]:
     raise RunFolderError(
       f"{folder / run_files.CHECKPOINTS}: has not the states after the last round "

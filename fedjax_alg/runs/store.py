@@ -21,7 +21,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import checkpoint, processes
+from fedjax_alg.engine import checkpoint, processes, row_file
 from fedjax_alg.errors import OptionError, RunError, RunFolderError, reason
 from fedjax_alg.part import Part, of_type
 from fedjax_alg.records import folder as run_files
@@ -346,6 +346,7 @@ def restore_states(
     RunFolderError: a checkpoint or a table is damaged.
   """
   folders = [run.folder for run in runs]
+  programs.keep_tables_in([folder / run_files.CHECKPOINTS for folder in folders])
   records = play_lib.new_records(programs, folders)
   if not all(run.begun for run in runs):
     return records, None, 0
@@ -369,12 +370,15 @@ def restore_states(
       [f"{folders[0]}: starts again at round 0, there is no whole checkpoint{again}"]
     )
     return play_lib.new_records(programs, folders), None, 0
-  all_states = (
-    states[0]
-    if len(runs) == 1
-    else jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
-  )
+  all_states = states[0] if len(runs) == 1 else jax.tree.map(_join, *states)
   return records, programs.place(all_states), rounds[0]
+
+
+def _join(*leaves: Any) -> Any:
+  """A leaf of the states of several settings, in a file for each, or an array."""
+  if all(map(row_file.is_row_table, leaves)):
+    return row_file.join_seeds(leaves)
+  return np.concatenate(leaves)
 
 
 def _restore(run: HeldRun, shapes: object, records: Records) -> tuple[Any, int]:

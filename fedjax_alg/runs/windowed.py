@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import memory
-from fedjax_alg.base import Shard
+from fedjax_alg.base import Algorithm, Shard
 from fedjax_alg.data import layout, process_rows, store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.host_rows import HostRows
@@ -29,6 +29,7 @@ from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine.windows import Ranges, Window, WindowMap
 from fedjax_alg.errors import FAILURES, OptionError, RowsOnHostError
+from fedjax_alg.runs import host_tables
 from fedjax_alg.runs.host_tables import HostTables
 from fedjax_alg.runs.placed import PlacedData, check_processes, place_rows
 from fedjax_alg.typing import PyTree
@@ -195,11 +196,18 @@ class WindowedData(PlacedData):
       self._next.result()
     self._window = self._next = None
 
-  @property
-  def window_clients(self) -> np.ndarray:
-    """[n] int32, the participants of the rounds at hand."""
-    assert self._window is not None
-    return self._window.ids
+  def participants(self, done: int, count: int) -> np.ndarray:
+    """[n] int32, the participants of some rounds in increasing order.
+
+    Args:
+      done: rounds run before them.
+      count: how many.
+    """
+    ids = [
+      self._draw(number // _AHEAD * _AHEAD)[number % _AHEAD]
+      for number in range(done, done + count)
+    ]
+    return np.unique(np.concatenate(ids)).astype(np.int32)
 
   @property
   def most_participants(self) -> int:
@@ -213,6 +221,15 @@ class WindowedData(PlacedData):
   def all_take_part(self) -> bool:
     """Whether all clients take part in each round, in windows of clients."""
     return self._rounds is None
+
+  def keeps_tables(self, algorithm: Algorithm) -> bool:
+    """Whether what clients keep is outside of programs, too."""
+    return not (
+      self.all_take_part
+      # A group of a client may be read from the rows of all of them.
+      or algorithm.membership is not None
+      or sharding.spans_processes(self._mesh)  # each has what its own clients keep
+    )
 
   @property
   def window_nbytes(self) -> int:
@@ -431,13 +448,13 @@ class WindowedData(PlacedData):
     )
     return self.data.train._replace(**self._rows_on_devices(ids, places))
 
-  def state_of(self, state: PyTree, client: int) -> Any:
+  def state_of(self, states: PyTree, seed: int, client: int) -> Any:
     """See ``PlacedData.state_of``."""
     if self.tables is None:
-      return state
-    states = jax.tree.map(lambda leaf: leaf[None], state)
-    tables = self.tables.hold(states, np.array([client], np.int32), 1)
-    return jax.tree.map(lambda leaf: leaf[0], tables)
+      return super().state_of(states, seed, client)
+    of_seed = jax.tree.map(lambda leaf: leaf[seed : seed + 1], states)
+    states = self.tables.hold(of_seed, np.array([client], np.int32), 1)
+    return super().state_of(states, 0, client)
 
   def train_without_rows(self) -> Any:
     """See ``PlacedData.train_without_rows``."""
@@ -606,7 +623,7 @@ class WindowedFunction:
       self._maps, self._step = {None: _Maps()}, self._data.step
     tables, states = self._data.tables, inputs[0]
     if tables is not None:
-      inputs = tables.absent(states), *inputs[1:]
+      inputs = host_tables.absent(states), *inputs[1:]
     if None in self._maps:
       try:
         return self._run(self._maps[None], inputs, states)

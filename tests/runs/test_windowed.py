@@ -1,5 +1,7 @@
 """Runs whose rows are not on the devices."""
 
+import sys
+
 from flax import linen as nn
 import jax.numpy as jnp
 import numpy as np
@@ -11,18 +13,28 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.layout import PADDING_ROWS
 from fedjax_alg.engine.clients import ClientMap
+from fedjax_alg.engine.row_file import RowTable
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import plan
 from fedjax_alg.runs.windowed import WindowedData, WindowedFunction
+from tests import problems
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 #: So little that a window has one round, or two.
-_SMALL = "host:window_mb=0.02"
+_SMALL, _DISK = "host:window_mb=0.02", "disk:window_mb=0.02"
 _PROTOCOLS = (
   *("global", "local", "preferred", "train", "validation"),
   *("held_out", "assigned", "copy"),
 )
+
+
+@pytest.fixture(name="clients", scope="module")
+def fixture_clients(tmp_path_factory):
+  """Clients of a folder, which may stay on the disk."""
+  digits = fa.federate("digits", partition="classes", num_clients=20)
+  rows = ((f"c{client:02}", *digits.client(client)) for client in range(20))
+  return f"clients:{fa.write_clients(tmp_path_factory.mktemp('clients'), rows)}"
 
 
 def federation(data_on, **options):
@@ -35,14 +47,16 @@ def federation(data_on, **options):
   )
 
 
-def run(name, data_on, model="softmax", **options):
+def run(name, fed, model="softmax", **options):
+  """Runs a method; ``fed`` may say where rows are."""
+  fed = federation(fed) if isinstance(fed, str) else fed
   entry = registry.ALGORITHMS[name]
   keywords = dict(entry.test_hparams, eval_every=2, evaluate=_PROTOCOLS, model=model)
   if not entry.all_clients:
     keywords["cohort_size"] = 6
   if entry.rounds is None:
     keywords["rounds"] = 4
-  return fa.run(name, federation(data_on), **dict(keywords, **options))
+  return fa.run(name, fed, **dict(keywords, **options))
 
 
 def assert_same(a, b):
@@ -85,16 +99,29 @@ _MODELS = dict.fromkeys(("fedper", "fedrep", "fedbabu"), "mlp:8")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_every_method_has_the_same_numbers_or_says_why_not(name):
-  def numbers(data_on):
-    model = Normed() if name == "fedbn" else _MODELS.get(name, "softmax")
-    return run(name, data_on, model, evaluate=("local", "train", "validation"))
+def test_every_method_has_the_same_numbers_or_says_why_not(name, clients, tmp_path):
+  """From the disk also if it goes on after two rounds, and is read from its folder."""
 
-  if name not in _READS_ALL:
-    assert_same(numbers("device"), numbers(_SMALL))
+  def numbers(data_on, **options):
+    model = Normed() if name == "fedbn" else _MODELS.get(name, "softmax")
+    fed = fa.federate(
+      clients, partition="natural", validation_clients=2, data_on=data_on
+    )
+    options["evaluate"] = ("local", "train", "validation")
+    return run(name, fed, model, **options)
+
+  if name in _READS_ALL:
+    with pytest.raises(OptionError, match=f"^data_on=disk.*{_READS_ALL[name]}"):
+      numbers(_DISK)
     return
-  with pytest.raises(OptionError, match=f"^data_on=host.*{_READS_ALL[name]}"):
-    numbers(_SMALL)
+  expected = numbers("device")
+  assert_same(expected, numbers(_DISK))
+  if registry.ALGORITHMS[name].rounds is None:
+    numbers(_DISK, out_dir=tmp_path / "run", rounds=2)
+    assert_same(expected, numbers(_DISK, out_dir=tmp_path / "run"))
+    if name != "fedbn":  # its model cannot be made again
+      loaded = fa.load_run(tmp_path / "run")
+      problems.assert_equal(loaded.client_params("c03"), expected.client_params("c03"))
 
 
 @pytest.mark.parametrize(
@@ -248,6 +275,47 @@ def test_clients_exchange_rows_in_files_and_a_run_goes_on_between(folder, tmp_pa
   assert_same(numbers("disk:window_mb=0.02", out_dir=tmp_path / "run"), expected)
 
 
+def test_settings_of_a_sweep_go_on_with_their_own_states(tmp_path):
+  """One program has the states of all, and each folder those of its setting."""
+
+  def play(data_on, **options):
+    options |= dict(rounds=6, cohort_size=6, eval_every=2, evaluate="global", seeds=2)
+    rates = {"client_lr": [0.1, 0.3]}
+    return fa.sweep("scaffold", federation(data_on), grid=rates, **options).results
+
+  def interrupt(step):
+    if step.round == 4:
+      raise RuntimeError("interrupted")
+
+  for folder in (None, tmp_path / "sweep"):
+    if folder:
+      with pytest.raises(RuntimeError, match="interrupted"):
+        play(_SMALL, out_dir=folder, callbacks=interrupt)
+      assert len(list(folder.glob("**/clients.rows"))) == 2
+    for actual, expected in zip(play(_SMALL, out_dir=folder), play("device")):
+      assert_same(actual, expected)
+      saved = actual.save(tmp_path / "saved")
+      problems.assert_equal(
+        fa.load_run(saved).client_params("3"), expected.client_params("3")
+      )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
+def test_a_full_disk_is_one_line_and_no_state_of_a_client_is_lost(tmp_path):
+  fed = federation(_SMALL)
+  options = dict(cohort_size=6, eval_every=2, evaluate="global")
+  expected = fa.run("scaffold", fed, rounds=6, **options)
+  folder = tmp_path / "run"
+  fa.run("scaffold", fed, rounds=4, out_dir=folder, **options)
+  rows = folder / "checkpoint" / "clients.rows"
+  for nbytes in (10, 5000):  # a round fails in the middle of a row, or later
+    with problems.small_files(rows.stat().st_size + nbytes):
+      with pytest.raises(OSError) as error:
+        fa.run("scaffold", fed, rounds=6, out_dir=folder, **options)
+    assert error.value.filename == str(rows)
+  assert_same(fa.run("scaffold", fed, rounds=6, out_dir=folder, **options), expected)
+
+
 def test_a_result_so_far_does_not_change_with_the_states_on_the_host():
   """The next rounds write to the memory of the tables."""
   options = dict(rounds=3, cohort_size=6, eval_every=1, evaluate="global")
@@ -256,7 +324,7 @@ def test_a_result_so_far_does_not_change_with_the_states_on_the_host():
     results.append(step.result())
     hashes.append(results[-1].state_hash())
     table = step.states.memory.clients["params"]["kernel"]
-    assert isinstance(table, np.ndarray)  # else it would be on the devices
+    assert isinstance(table, RowTable)  # else it would be on the devices
   assert [result.state_hash() for result in results] == hashes
   assert len(set(hashes)) == 3
 
