@@ -123,9 +123,6 @@ def load_watch(
   Raises:
     DataError: the package is missing or has another file, or windows are longer than
       the series.
-
-  Examples:
-    >>> load_watch(seed=1)  # doctest: +SKIP
   """
   try:
     (path,) = files.find_in_package(_PACKAGE, {_FILE: _SHA256}, _LABEL, _ADVICE)
