@@ -98,10 +98,10 @@ def load_watch(
 ) -> Examples:
   """Loads windows of the series that the package seglearn brings.
 
-  Burns et al., "Shoulder physiotherapy exercise recognition: machine learning the
-  inertial signals from a smartwatch", Physiological Measurement 2018. Ten people
-  did seven exercises with each arm, about twenty times in a row: 140 series of 19 to
-  52 seconds. Series are split before they are cut into windows, so that no point is
+  Burns et al., "Shoulder Physiotherapy Exercise Recognition: Machine Learning the
+  Inertial Signals from a Smartwatch", arXiv:1802.01489. The package brings ten people,
+  who did seven exercises with each arm, about twenty times in a row: 140 series of 19
+  to 52 seconds. Series are split before they are cut into windows, so that no point is
   both in a window for training and in one for testing:
 
     ``arm``: of each exercise of a person one series is for testing, of a random arm.
@@ -117,8 +117,8 @@ def load_watch(
     seed: of the choice of what is for testing.
 
   Returns:
-    Windows float32 [n, length, 6] of acceleration in g and of rotation in radians a
-    second, 7 classes by their names in ``encoding``, and the people as clients.
+    Windows float32 [n, length, 6] of acceleration and rotation, as the watch gives
+    them; 7 classes by their names in ``encoding``; and the people as clients.
 
   Raises:
     DataError: the package is missing or has another file, or windows are longer than
