@@ -140,12 +140,14 @@ from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
 from fedjax_alg.data.scikit_learn import Diabetes, Digits
 from fedjax_alg.data.sent140 import Sent140
+from fedjax_alg.data.series import window
 from fedjax_alg.data.shakespeare import Shakespeare
 from fedjax_alg.data.shift import Increment, NoShift, SwapAll, SwapPart
 from fedjax_alg.data.sources import DataSet
 from fedjax_alg.data.streamed_rows import StreamedRows
 from fedjax_alg.data.synthetic import Synthetic
 from fedjax_alg.data.tfds_source import Tfds
+from fedjax_alg.data.watch import Watch
 from fedjax_alg.engine import fingerprint as _fingerprint
 from fedjax_alg.engine.clients import (
   AutomaticMap,
@@ -497,6 +499,7 @@ __all__ = [
   "UniformWeights",
   "VectorizedMap",
   "WeightedMean",
+  "Watch",
   "Weights",
   "YogiServer",
   "add",
@@ -528,6 +531,7 @@ __all__ = [
   "sweep",
   "tensorboard",
   "tune_by_gradient",
+  "window",
   "write_clients",
 ]
 

@@ -161,6 +161,7 @@ from fedjax_alg.data.published import Powerlaw as Powerlaw
 from fedjax_alg.data.scikit_learn import Diabetes as Diabetes
 from fedjax_alg.data.scikit_learn import Digits as Digits
 from fedjax_alg.data.sent140 import Sent140 as Sent140
+from fedjax_alg.data.series import window as window
 from fedjax_alg.data.shakespeare import Shakespeare as Shakespeare
 from fedjax_alg.data.shift import Increment as Increment
 from fedjax_alg.data.shift import NoShift as NoShift
@@ -170,6 +171,7 @@ from fedjax_alg.data.sources import DataSet as DataSet
 from fedjax_alg.data.streamed_rows import StreamedRows as StreamedRows
 from fedjax_alg.data.synthetic import Synthetic as Synthetic
 from fedjax_alg.data.tfds_source import Tfds as Tfds
+from fedjax_alg.data.watch import Watch as Watch
 from fedjax_alg.engine.clients import AutomaticMap as AutomaticMap
 from fedjax_alg.engine.clients import LanesMap as LanesMap
 from fedjax_alg.engine.clients import SequentialMap as SequentialMap
@@ -509,6 +511,7 @@ __all__ = [
   'UniformWeights',
   'VectorizedMap',
   'WeightedMean',
+  'Watch',
   'Weights',
   'YogiServer',
   'add',
@@ -540,10 +543,11 @@ __all__ = [
   'sweep',
   'tensorboard',
   'tune_by_gradient',
+  'window',
   'write_clients',
 ]
 
-_Dataset = Digits | Diabetes | Synthetic | Sine2 | Circle2 | Sea4 | Tfds | Femnist | Sent140 | Shakespeare | Idx | Npz | Leaf | ClientFiles | str | None
+_Dataset = Digits | Diabetes | Watch | Synthetic | Sine2 | Circle2 | Sea4 | Tfds | Femnist | Sent140 | Shakespeare | Idx | Npz | Leaf | ClientFiles | str | None
 _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition | str | None
 _Kinds = NaturalKinds | RotatedKinds | PermutedLabels | NoisyInputs | NoisyInputsByDeviation | SourceKinds | BoundaryKinds | OwnKinds | str
 _Concepts = NoConcepts | SwitchedConcepts | StaggeredConcepts | RecurringConcepts | TurnedConcepts | ConceptFile | str

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import errno
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -134,6 +135,37 @@ def sha256(path: pathlib.Path) -> str:
   """
   with open_regular(path) as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find_in_package(
+  package: str, sha256_of: Mapping[str, str], label: str, advice: str
+) -> list[pathlib.Path]:
+  """Finds files that a package brings, without importing it.
+
+  Args:
+    package: the name by which it is imported.
+    sha256_of: name of a file in its folder -> its checksum.
+    label: the option, for messages.
+    advice: how to install the package.
+
+  Returns:
+    The paths, in the order of the names.
+
+  Raises:
+    OptionError: the package is missing, or has another file.
+  """
+  spec = importlib.util.find_spec(package)
+  if spec is None or not spec.submodule_search_locations:
+    raise OptionError(f"{label}: the package {package} is missing ({advice})")
+  folder = pathlib.Path(spec.submodule_search_locations[0])
+  for name, expected in sha256_of.items():
+    path = folder / name
+    if not path.is_file() or sha256(path) != expected:
+      raise OptionError(
+        f"{label}: {path} is another file than that of the version that is read "
+        f"(allowed: one with the sha256 {expected[:12]}...; {advice})"
+      )
+  return [folder / name for name in sha256_of]
 
 
 def contents_key(paths: Iterable[pathlib.Path]) -> str:

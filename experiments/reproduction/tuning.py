@@ -28,7 +28,7 @@ from ..cli import config as config_lib
 from ..cli import flag_words, flags, guard, presets, sweeps
 from ..cli.config import Layer, UsageError
 from ..reports import markdown
-from .beyond import accelerations, backbone, bridge, kinds_map
+from .beyond import accelerations, backbone, bridge, kinds_map, natural
 from .conjugate import figures as conjugate
 from .diversified import figures as diversified
 
@@ -50,6 +50,8 @@ _EXAMPLES = {
   "fashion_mnist": 60_000,
   "cifar10": 50_000,
   "digits": 1438,
+  "watch:step=100": 1182,
+  "watch:step=100,test=part": 1812,
 }
 
 
@@ -237,6 +239,7 @@ _MAP_RATES = {
   "digits": AnyOf((0.1, 0.3, 1.0)),
   "mnist": AnyOf((0.03, 0.1, 0.3)),
   "fashion": AnyOf((0.03, 0.1, 0.3)),
+  "watch": AnyOf((0.03, 0.1, 0.3)),
 }
 
 
@@ -395,6 +398,10 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
   **{
     ("beyond", kinds_map.preset_of(*place)): _of_map(*place)
     for place in kinds_map.PLACES
+  },
+  **{
+    ("beyond", panel.data): _of_map("watch", natural.LIKE)
+    for panel in natural.PANELS.values()
   },
   **{("beyond", setup.preset): _of_bridge(setup) for setup in bridge.SETUPS},
   **{
@@ -716,7 +723,7 @@ def _holdout_file(
     dataset: the data set; names of several are joined by +.
     source: further settings with which it is read.
   """
-  path = root / f"{dataset}_held_out.npz"
+  path = root / f"{dataset.partition(':')[0]}_held_out.npz"
   if not path.is_file():
     examples = load_examples(
       config_lib.build_config(
@@ -724,6 +731,8 @@ def _holdout_file(
       ).data
     )
     arrays = {"x": examples.x_train, "y": examples.y_train}
+    if examples.client_train is not None:
+      arrays["client"] = examples.client_train
     if "+" in dataset:
       arrays["kind"] = examples.kind_train
     last = np.random.default_rng(0).permutation(len(arrays["y"]))

@@ -15,12 +15,14 @@ from fedjax_alg.data.sent140 import Sent140
 from fedjax_alg.data.shakespeare import Shakespeare
 from fedjax_alg.data.synthetic import Synthetic
 from fedjax_alg.data.tfds_source import PreparedDataSet, Tfds
+from fedjax_alg.data.watch import Watch
 from fedjax_alg.part import forms, of_type, parts_of
 
 #: The data sets.
 Choice = (
   Digits
   | Diabetes
+  | Watch
   | Synthetic
   | Sine2
   | Circle2

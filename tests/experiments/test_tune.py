@@ -213,23 +213,29 @@ def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
         )
 
 
-def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
+@pytest.mark.parametrize("clients", [None, np.arange(12) // 4])
+def test_a_sixth_of_the_training_examples_is_held_out(tmp_path, monkeypatch, clients):
+  """If the data have clients, the examples stay theirs."""
   x, y = np.arange(24).reshape(12, 2), np.arange(12) % 3
-  monkeypatch.setattr(
-    tuning, "load_examples", lambda options: types.SimpleNamespace(x_train=x, y_train=y)
-  )
-  with np.load(tuning._holdout_file(tmp_path, "digits", ())) as arrays:
+  examples = types.SimpleNamespace(x_train=x, y_train=y, client_train=clients)
+  monkeypatch.setattr(tuning, "load_examples", lambda options: examples)
+  path = tuning._holdout_file(tmp_path, "watch:step=100", ())
+  assert path.name == "watch_held_out.npz"
+  with np.load(path) as arrays:
     assert arrays["x_test"].shape == (2, 2) and arrays["x_train"].shape == (10, 2)
     rows = np.concatenate([arrays["x_train"], arrays["x_test"]])
+    assert ("client_train" in arrays) == (clients is not None)
+    for part in ("train", "test") if clients is not None else ():
+      numbers = arrays[f"x_{part}"][:, 0] // 8
+      np.testing.assert_array_equal(arrays[f"client_{part}"], numbers)
   np.testing.assert_array_equal(np.sort(rows, 0), x)
 
 
 def test_two_jobs_hold_images_out_at_once(tmp_path, monkeypatch):
   """The second one took the file away that the first one was writing."""
   x, y = np.arange(24).reshape(12, 2), np.arange(12) % 3
-  monkeypatch.setattr(
-    tuning, "load_examples", lambda options: types.SimpleNamespace(x_train=x, y_train=y)
-  )
+  examples = types.SimpleNamespace(x_train=x, y_train=y, client_train=None)
+  monkeypatch.setattr(tuning, "load_examples", lambda options: examples)
   save = np.savez
 
   def save_while_another_job_does(file, **arrays):
@@ -247,7 +253,9 @@ def test_two_jobs_hold_images_out_at_once(tmp_path, monkeypatch):
 def test_held_out_images_of_two_sources_keep_their_kinds(tmp_path, monkeypatch):
   """Else the clients would be tuned with images of both sources."""
   x, kind = np.arange(24).reshape(12, 2), np.repeat(np.arange(2), 6)
-  arrays = types.SimpleNamespace(x_train=x, y_train=x[:, 0] % 3, kind_train=kind)
+  arrays = types.SimpleNamespace(
+    x_train=x, y_train=x[:, 0] % 3, client_train=None, kind_train=kind
+  )
   seen = []
   monkeypatch.setattr(
     tuning, "load_examples", lambda options: seen.append(str(options.kinds)) or arrays

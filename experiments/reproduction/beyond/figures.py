@@ -13,6 +13,7 @@ from . import (
   hostile,
   kinds_map,
   late,
+  natural,
   private,
 )
 from . import bytes as fewer_bytes
@@ -28,6 +29,7 @@ PAPER = figures.Paper(
     **({"backbone": backbone.FIGURE} if backbone.FIGURE.panels else {}),
     **({"board": board.FIGURE} if board.FIGURE.panels else {}),
     **({"map": kinds_map.FIGURE} if kinds_map.FIGURE.panels else {}),
+    **({"natural": natural.FIGURE} if natural.FIGURE.panels else {}),
     **({"bridge": bridge.FIGURE} if bridge.FIGURE.panels else {}),
     "groups": group_numbers.FIGURE,
     **({"acceleration": accelerations.FIGURE} if accelerations.FIGURE.panels else {}),
@@ -49,6 +51,7 @@ PAPER = figures.Paper(
     "differences": "differences",
     "board": "board",
     "map": "map",
+    "natural": "natural",
     "bridge": "bridge",
     "groups": "groups",
     "acceleration": "acceleration",

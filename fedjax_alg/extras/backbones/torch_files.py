@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import io
 import math
 import os
-import pickle
 from typing import Any, BinaryIO, NamedTuple
 import zipfile
 
@@ -20,6 +19,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError, reason
+from fedjax_alg.pickles import HostileError, KnownUnpickler
 
 #: Name -> array.
 Arrays = dict[str, np.ndarray]
@@ -39,10 +39,6 @@ _STORAGES: dict[str, Any] = {
 }
 #: The first number of the older layout, and its version.
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
-
-
-class _HostileError(Exception):
-  """A pickle names what no tensor needs."""
 
 
 class _Storage(NamedTuple):
@@ -80,13 +76,11 @@ _KNOWN: dict[tuple[str, str], Any] = {
 } | {("torch", name): np.dtype(dtype) for name, dtype in _STORAGES.items()}
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(KnownUnpickler):
   """Reads pickles that name nothing but tensors."""
 
-  def find_class(self, module: str, name: str) -> Any:
-    if (module, name) not in _KNOWN:
-      raise _HostileError(f"{module}.{name}")
-    return _KNOWN[module, name]
+  def __init__(self, file: BinaryIO):
+    super().__init__(file, _KNOWN)
 
   def persistent_load(self, pid: Any) -> Any:
     kind, dtype, key, _, size, *_ = pid
@@ -179,7 +173,7 @@ def read_torch(path: str | os.PathLike, label: str = "") -> Arrays:
       arrays = read(file)
   except OSError as error:
     raise OptionError(f"{label}: cannot be read ({reason(error)})") from error
-  except _HostileError as error:
+  except HostileError as error:
     raise OptionError(
       f"{label}: a pickle that would call {error}, which no state_dict needs "
       "(nothing of it was run)"

@@ -7,7 +7,6 @@ in, out], and the parts of a normalization get their names, running statistics t
 
 from collections.abc import Mapping, Sequence
 import hashlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -83,37 +82,6 @@ def _list_folder(place: pathlib.Path, label: str) -> list[pathlib.Path]:
     f"{label}: a folder without weights (allowed: one with {_WHOLE}, {_OF_TORCH} or "
     "an index of one)"
   )
-
-
-def find_in_package(
-  package: str, sha256_of: Mapping[str, str], label: str, advice: str
-) -> list[pathlib.Path]:
-  """Finds files that a package brings, without importing it.
-
-  Args:
-    package: the name by which it is imported.
-    sha256_of: name of a file in its folder -> its checksum.
-    label: the option, for messages.
-    advice: how to install the package.
-
-  Returns:
-    The paths, in the order of the names.
-
-  Raises:
-    OptionError: the package is missing, or has another file.
-  """
-  spec = importlib.util.find_spec(package)
-  if spec is None or not spec.submodule_search_locations:
-    raise OptionError(f"{label}: the package {package} is missing ({advice})")
-  folder = pathlib.Path(spec.submodule_search_locations[0])
-  for name, sha256 in sha256_of.items():
-    path = folder / name
-    if not path.is_file() or files.sha256(path) != sha256:
-      raise OptionError(
-        f"{label}: {path} is another file than that of the version that is read "
-        f"(allowed: one with the sha256 {sha256[:12]}...; {advice})"
-      )
-  return [folder / name for name in sha256_of]
 
 
 def source_of_weights(path: str | os.PathLike, label: str) -> own.Source:

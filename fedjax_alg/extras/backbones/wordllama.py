@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError, reason
-from fedjax_alg.extras.backbones.weights import find_in_package, read_tensors
+from fedjax_alg.extras.backbones.weights import read_tensors
 
 _PACKAGE = "wordllama"
 _VECTORS = "weights/l2_supercat_256.safetensors"
@@ -179,7 +179,7 @@ def read_token_vectors(label: str) -> TokenVectors:
   Raises:
     OptionError: the package is missing, or has other files.
   """
-  vectors_file, tokenizer_file = find_in_package(
+  vectors_file, tokenizer_file = files.find_in_package(
     _PACKAGE, _SHA256, label, "pip install 'fedjax_alg[wordllama]'"
   )
   try:

@@ -24,6 +24,7 @@ from experiments.reproduction.beyond import (
   hostile,
   kinds_map,
   late,
+  natural,
   private,
 )
 from experiments.reproduction.beyond import bytes as fewer_bytes
@@ -297,6 +298,24 @@ def test_every_cell_of_the_map_has_the_same_budget(map_cells):
   for title, labels in by_panel.items():
     missing = set(kinds_map.METHODS) - labels
     assert missing == (set() if title.endswith("drift") else {"FedDrift"})
+
+
+def test_natural_clients_have_the_methods_and_the_budget_of_the_map(map_cells):
+  """Else gains of people could not stand beside those of made clients."""
+  of_map = {c.label: c.config for c in map_cells if c.panel_title.endswith("classes")}
+  cells = all_cells(natural.FIGURE._replace(panels=tuple(natural.PANELS.values())))
+  budget = ("rounds", "local_steps", "batch_size", "participation", "l2", "model")
+  for cell in cells:
+    expected, values = (
+      {**config.values, **config.hparams}
+      for config in (of_map[cell.label], cell.config)
+    )
+    told = kinds_map.METHODS[cell.label].groups
+    for name in (*budget, *filter(None, [told])):
+      assert values[name] == expected[name], (cell.label, name)
+    assert values["num_clients"] == 10 and str(values["dataset"]).startswith("watch")
+  labels = [cell.label for cell in cells]
+  assert sorted(labels) == sorted(2 * [*of_map]) and "FedDrift" not in labels
 
 
 def map_outcome(cell, accuracies, folder=None):
