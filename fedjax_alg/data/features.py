@@ -306,6 +306,13 @@ class Backbone(Features):
         raise OptionError(
           f"`features`=backbone: {name}={value}: not read with wordllama"
         )
+    if self.size == self.default_size:  # the same features are the same run
+      object.__setattr__(self, "size", None)
+
+  @property
+  def default_size(self) -> int:
+    """Side of the images in pixels if ``size`` is None, which it is for this side."""
+    return 128 if self.network == "efficientnet_lite0" else 224
 
   @property
   def reads_texts(self) -> bool:

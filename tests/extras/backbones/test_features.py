@@ -81,6 +81,14 @@ def test_an_image_has_the_same_features_single_and_in_any_form(weights):
   ).max()
 
 
+def test_the_default_side_is_the_same_features():
+  """Else a run that states it would be another run, and compute its features again."""
+  for network, side in (("efficientnet_lite0", 128), ("resnet18", 224)):
+    assert Backbone(network, size=side) == Backbone(network)
+    assert "size" not in str(Backbone(network, size=side))
+  assert Backbone(size=224) != Backbone()
+
+
 def test_an_interrupted_computation_goes_on(weights, monkeypatch):
   """Of 700 images, in files of 300, the first 300 are not computed again."""
   x, computed, in_batches = images(700, 4, 4), [], features.map_blocks
