@@ -1,6 +1,6 @@
 """How long the runs of a figure take, told before they are made."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import pathlib
 import statistics
 from typing import NamedTuple
@@ -8,16 +8,26 @@ from typing import NamedTuple
 from fedjax_alg.runs import dry_run, store
 
 from ..cli import writer
+from ..cli.config import Config
 from ..cli.execute import read_summary
 from . import suite
 
 MEASURED, ESTIMATED = "measured", "estimated"
 
 
-class Duration(NamedTuple):
-  """The runs of a cell on all partitions."""
+class Work(NamedTuple):
+  """Runs that take equally long."""
 
-  cell: suite.Cell
+  words: str  #: what they are of
+  configs: Sequence[Config]
+  root: pathlib.Path  #: folder of their results
+  pictures: bool  #: whether each is drawn, too
+
+
+class Duration(NamedTuple):
+  """The time of runs that take equally long."""
+
+  words: str  #: what they are of
   runs: int
   finished: int
   #: of one run; None: unknown, on accelerators and for methods without a count of
@@ -38,39 +48,53 @@ class Duration(NamedTuple):
     time = "unknown time"
     if self.seconds is not None:
       time = f"{_in_words(self.seconds)}{each} ({self.source})"
-    return f"{self.cell.place}: {self.cell.name}: {runs}; {time}"
+    return f"{self.words}: {runs}; {time}"
 
 
 def _in_words(seconds: float) -> str:
   return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.2g} min"
 
 
-def durations(
-  cells: Sequence[suite.Cell],
-  root: pathlib.Path,
-  parts: suite.Partitions,
-  folders: set[pathlib.Path],
-) -> Iterator[Duration]:
-  """Tells how long the runs of cells take.
+def work_of_cells(
+  cells: Sequence[suite.Cell], root: pathlib.Path, parts: suite.Partitions
+) -> list[Work]:
+  """The runs of each cell on all partitions.
 
   Args:
     cells: the cells.
     root: folder of the results.
     parts: the partitions of the data.
+  """
+  return [
+    Work(
+      f"{cell.place}: {cell.name}",
+      [run.config for run in cell.runs_on(parts)],
+      root,
+      cell.pictures,
+    )
+    for cell in cells
+  ]
+
+
+def durations(works: Iterable[Work], folders: set[pathlib.Path]) -> Iterator[Duration]:
+  """Tells how long runs take.
+
+  Args:
+    works: the runs.
     folders: those of the runs that were counted already; the new ones are added.
 
   Yields:
-    A ``Duration`` for each cell that has new runs.
+    A ``Duration`` for each work that has new runs.
   """
-  for cell in cells:
+  for words, configs, root, pictures in works:
     seconds, number, first = [], 0, None
-    for part in cell.runs_on(parts):
-      folder = store.folder_of(root, part.config)
+    for config in configs:
+      folder = store.folder_of(root, config)
       if folder in folders:
         continue
       folders.add(folder)
-      number, first = number + 1, first or part
-      if store.is_finished(part.config, folder, writer.added_files(part.pictures)):
+      number, first = number + 1, first or config
+      if store.is_finished(config, folder, writer.added_files(pictures)):
         summary = read_summary(folder)
         timing, rounds = summary["timing"], summary["cost"]["rounds"]
         seconds.append(
@@ -80,10 +104,10 @@ def durations(
       continue
     if seconds:
       mean = statistics.fmean(seconds)
-      yield Duration(cell, number, len(seconds), mean, MEASURED)
+      yield Duration(words, number, len(seconds), mean, MEASURED)
     else:
-      estimate = dry_run.estimate(first.config.prepare())
-      yield Duration(cell, number, 0, estimate.seconds, ESTIMATED)
+      estimate = dry_run.estimate(first.prepare())
+      yield Duration(words, number, 0, estimate.seconds, ESTIMATED)
 
 
 def total_time(all_durations: Sequence[Duration]) -> str:

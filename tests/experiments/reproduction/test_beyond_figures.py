@@ -187,7 +187,7 @@ def test_the_figures_are_made(name, panel, lines, words, tmp_path, capsys, monke
 def fixture_cells():
   return figures.cells(
     beyond.PAPER,
-    board.FIGURE._replace(panels=board.PANELS),
+    board.FIGURE,
     figures.Request(None, (), "here"),
   )
 
@@ -266,7 +266,7 @@ def fixture_map_cells():
   with shown.built_once():
     return figures.cells(
       beyond.PAPER,
-      kinds_map.FIGURE._replace(panels=kinds_map.PANELS),
+      kinds_map.FIGURE,
       figures.Request(None, (), "here"),
     )
 
@@ -371,7 +371,7 @@ def fixture_acceleration_cells():
   with shown.built_once():
     return figures.cells(
       beyond.PAPER,
-      accelerations.FIGURE._replace(panels=accelerations.PANELS),
+      accelerations.FIGURE,
       figures.Request(None, (), "here"),
     )
 
@@ -821,7 +821,7 @@ def all_cells(figure):
 
 def test_a_bridge_changes_the_three_factors_alone():
   """And its ends are the map's panel of two classes and the board's three levels."""
-  cells = all_cells(bridge.FIGURE._replace(panels=bridge.PANELS))
+  cells = all_cells(bridge.FIGURE)
   assert len(cells) == 2 * 2**3 * len(bridge.METHODS)
   changing = {"model", "participation", "num_clients", "train_examples"}
   for data in bridge.DATA:
@@ -897,7 +897,7 @@ def test_a_bridge_shows_gains_and_what_a_factor_changes():
   """FedGroup gains 6 points if all clients take part, and 1 if a tenth does."""
   rng = np.random.default_rng(0)
   outcomes = []
-  for cell in all_cells(bridge.FIGURE._replace(panels=bridge.PANELS)):
+  for cell in all_cells(bridge.FIGURE):
     share = cell.config.values["participation"]
     gain = {"FedAvg": 0.0, "FedGroup": 0.06 if share == 1 else 0.01, "IFCA": 0.02}
     accuracies = 0.8 + gain[cell.label] + rng.normal(0, 0.001, 9)
@@ -922,10 +922,7 @@ def test_a_bridge_shows_gains_and_what_a_factor_changes():
 def test_the_map_with_the_right_number_of_groups_is_the_map():
   """Only the number changes, and the middle one is the number of kinds."""
   cells = {(c.panel_title, c.label): c for c in all_cells(group_numbers.FIGURE)}
-  of_map = {
-    (c.panel_title, c.label): c
-    for c in all_cells(kinds_map.FIGURE._replace(panels=kinds_map.PANELS))
-  }
+  of_map = {(c.panel_title, c.label): c for c in all_cells(kinds_map.FIGURE)}
   ignored = {"eval_protocols", "eval_every"}
   for (title, label), cell in cells.items():
     name, _, words = label.partition(", ")
