@@ -5,6 +5,7 @@ import pathlib
 import statistics
 from typing import NamedTuple
 
+from fedjax_alg.data.features import FeatureWork
 from fedjax_alg.runs import dry_run, store
 
 from ..cli import writer
@@ -15,7 +16,7 @@ from . import suite
 MEASURED, ESTIMATED = "measured", "estimated"
 
 
-class Work(NamedTuple):
+class RunGroup(NamedTuple):
   """Runs that take equally long."""
 
   words: str  #: what they are of
@@ -55,9 +56,23 @@ def _in_words(seconds: float) -> str:
   return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.2g} min"
 
 
-def work_of_cells(
+class FeatureDuration(NamedTuple):
+  """The time of the features of a data set, which all of its runs share."""
+
+  words: str  #: the data set and its features
+  work: FeatureWork
+
+  def __str__(self) -> str:
+    """Says it in a line."""
+    return (
+      f"{self.words}: {self.work.missing:,} of {self.work.examples:,} examples are not "
+      f"stored; {_in_words(self.work.seconds)} ({ESTIMATED})"
+    )
+
+
+def group_runs(
   cells: Sequence[suite.Cell], root: pathlib.Path, parts: suite.Partitions
-) -> list[Work]:
+) -> list[RunGroup]:
   """The runs of each cell on all partitions.
 
   Args:
@@ -66,7 +81,7 @@ def work_of_cells(
     parts: the partitions of the data.
   """
   return [
-    Work(
+    RunGroup(
       f"{cell.place}: {cell.name}",
       [run.config for run in cell.runs_on(parts)],
       root,
@@ -76,17 +91,21 @@ def work_of_cells(
   ]
 
 
-def durations(works: Iterable[Work], folders: set[pathlib.Path]) -> Iterator[Duration]:
-  """Tells how long runs take.
+def durations(
+  groups: Iterable[RunGroup], folders: set[pathlib.Path]
+) -> Iterator[Duration | FeatureDuration]:
+  """Tells how long runs take, and the features that they need first.
 
   Args:
-    works: the runs.
+    groups: the runs.
     folders: those of the runs that were counted already; the new ones are added.
 
   Yields:
-    A ``Duration`` for each work that has new runs.
+    A ``Duration`` for each group that has new runs, and a ``FeatureDuration`` before
+    the first one of a data set with features that are not stored.
   """
-  for words, configs, root, pictures in works:
+  works = dict[str, FeatureWork | None]()
+  for words, configs, root, pictures in groups:
     seconds, number, first = [], 0, None
     for config in configs:
       folder = store.folder_of(root, config)
@@ -106,12 +125,20 @@ def durations(works: Iterable[Work], folders: set[pathlib.Path]) -> Iterator[Dur
       mean = statistics.fmean(seconds)
       yield Duration(words, number, len(seconds), mean, MEASURED)
     else:
-      estimate = dry_run.estimate(first.prepare())
+      of_data = f"features={first.data.features} of {first.data.dataset}"
+      if of_data not in works:
+        works[of_data] = work = dry_run.estimate_features(first)
+        if work is not None and work.missing:
+          yield FeatureDuration(of_data, work)
+      planned = dry_run.without_features(first, works[of_data])
+      estimate = dry_run.estimate(planned.prepare())
       yield Duration(words, number, 0, estimate.seconds, ESTIMATED)
 
 
-def total_time(all_durations: Sequence[Duration]) -> str:
+def total_time(everything: Sequence[Duration | FeatureDuration]) -> str:
   """Says in a line how long all unfinished runs take, and how that is known."""
+  all_durations = [each for each in everything if isinstance(each, Duration)]
+  features = [each.work for each in everything if isinstance(each, FeatureDuration)]
   open_runs = [each for each in all_durations if each.runs > each.finished]
   sources = {
     MEASURED: "as finished runs took",
@@ -124,6 +151,8 @@ def total_time(all_durations: Sequence[Duration]) -> str:
   ]
   unknown = sum(each.runs - each.finished for each in open_runs if each.seconds is None)
   times += [f"{unknown} of unknown length"] * (unknown > 0)
+  if features:
+    times.append(f"{_in_words(sum(work.seconds for work in features))} for features")
   remaining = sum(each.runs - each.finished for each in open_runs)
   runs = sum(each.runs for each in all_durations)
   return (

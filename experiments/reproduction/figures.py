@@ -199,7 +199,7 @@ class Search(Protocol):
     """algorithm -> the preset that its choice is put into."""
     ...
 
-  def work(self, name: str) -> durations.Work:
+  def run_group(self, name: str) -> durations.RunGroup:
     """The runs that choose the settings of a method."""
     ...
 
@@ -1317,15 +1317,15 @@ def _list_runs(paper: Paper, names: Sequence[str], request: Request) -> None:
   for name in names:
     figure, *_ = _resolve_figure(paper, name, request)
     figure_cells = cells(paper, figure, request)
-    works = [
-      search.work(algorithm)
+    groups = [
+      search.run_group(algorithm)
       for search, algorithms in _searches(paper, figure, request)
       for algorithm in algorithms
     ]
-    works += durations.work_of_cells(
+    groups += durations.group_runs(
       figure_cells, request.root, _partitions(figure, request)
     )
-    for each in durations.durations(works, folders):
+    for each in durations.durations(groups, folders):
       print(f"{name} {each}", flush=True)
       all_durations.append(each)
   print(durations.total_time(all_durations))

@@ -660,10 +660,10 @@ class Study(NamedTuple):
       for partition in range(first, first + partitions)
     ]
 
-  def work(self, name: str) -> durations.Work:
+  def run_group(self, name: str) -> durations.RunGroup:
     """The runs that tune a method, to tell how long they take."""
     runs = self.runs(name, self.settings(name), PARTITIONS)
-    return durations.Work(
+    return durations.RunGroup(
       f"tuning on {self.data}: {label(name)}",
       list(itertools.chain(*runs)),
       self.root,

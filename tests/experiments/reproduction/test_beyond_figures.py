@@ -27,6 +27,7 @@ from experiments.reproduction.beyond import (
   private,
 )
 from experiments.reproduction.beyond import bytes as fewer_bytes
+from fedjax_alg.data.features import Backbone
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.hparams import ordered_values
 from fedjax_alg.records import accounting
@@ -1001,7 +1002,7 @@ def test_every_probe_has_the_same_budget_and_all_methods_the_same_features():
   for cell in shown.cells("beyond", "backbone"):
     data, deal = cell.config.data, backbone.PLACES[cell.panel][1]
     clients.setdefault(cell.panel, set()).add((str(data.partition), data.num_clients))
-    assert data.features.size == 128 and not cell.pictures
+    assert data.features == Backbone(size=128) and not cell.pictures
     hparams = ordered_values(*cell.config.method.resolved().parts)
     if cell.label in backbone.PROBES:
       assert (cell.config.run.rounds, cell.config.values["cohort_size"]) == (200, 10)
@@ -1009,5 +1010,5 @@ def test_every_probe_has_the_same_budget_and_all_methods_the_same_features():
       assert cell.most_partitions == 0
     if cell.label == backbone.BASE:
       assert hparams["client_ridge"] * deal.clients == pytest.approx(1.0)
-  assert set("abcdefgh") <= set(clients)
+  assert set(clients) == set(backbone.PLACES)
   assert all(len(of) == 1 for of in clients.values())
