@@ -143,14 +143,14 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
     for o in outcomes
   ]
   features = {o.cell.of["data"]: o.summary["cost"]["feature_flops"] for o in outcomes}
-  of_features = " and ".join(
-    f"{flops / 1e9:,.0f} billions ({data})" for data, flops in features.items()
+  of_features = ", ".join(
+    f"{flops / 1e9:,.0f} billions on {data}" for data, flops in features.items()
   )
   return [
     "You find accuracy in percent of the server's model on all test images after the "
     "last round, with its interval over partitions. MB are sums over all "
     "participants, and so are the billions of operations of clients. To these come "
-    f"{of_features} for the features of all clients, whatever the method.",
+    f"the features of all clients, whatever the method: {of_features}.",
     pages.Table(
       [
         "data",
