@@ -215,7 +215,7 @@ def _copy_choices(
   paper: figures.Paper, source: pathlib.Path, target: pathlib.Path
 ) -> None:
   """Copies the tables of ``experiments.tune`` beside the page."""
-  for path in sorted((source.parent / "tune").glob(f"{paper.name}_*/tune.csv")):
+  for path in sorted((source / "tune").glob(f"{paper.name}_*/tune.csv")):
     results.write_text(target / f"{path.parent.name}_tuning.csv", files.read_text(path))
 
 
@@ -404,7 +404,7 @@ def _check_outputs(
       outputs[target / f"{paper.name}_{table.name}"] = dots.IS_TABLE
     for picture in folder.glob("*.png"):
       outputs[target / f"{paper.name}_{picture.name}"] = is_published
-  for path in (sources[0].parent.parent if sources else target).glob(
+  for path in (sources[0].parent if sources else target).glob(
     f"tune/{paper.name}_*/tune.csv"
   ):
     outputs[target / f"{path.parent.name}_tuning.csv"] = tuning.IS_TABLE

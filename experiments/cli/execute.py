@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_alg import metrics
+from fedjax_alg.data.features import FeatureWork
 from fedjax_alg.engine import loop, processes
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import folder as run_files
@@ -54,9 +55,10 @@ def execute(config: Config) -> dict[str, Any]:
   signals.stop_if_signaled()
   signals.wait_at_most(config.output.grace_s)
   if config.output.dry_run:
-    programs = _compile(config, config.prepare())
+    work = dry_run.estimate_features(config)
+    programs = _compile(config, dry_run.without_features(config, work).prepare())
     if processes.lead():
-      _print_plan(programs)
+      _print_plan(programs, work)
     return {}
   folder = expand_path(config.out_dir)
   with store.hold_run(config, folder, overwrite=config.output.overwrite) as run:
@@ -175,13 +177,18 @@ def run_folders(
   return folders.summaries, last
 
 
-def _print_plan(programs: Programs) -> None:
+def _print_plan(programs: Programs, work: FeatureWork | None) -> None:
   """Prints what --dry_run shows: costs, and what the compiled programs need."""
-  facts = dry_run.estimate(programs.prepared).facts | {
-    "program_mb": round(programs.memory_mb(), 1),
-    "process_peak_mb": summary_lib.peak_memory_mb(),
-    "compile_s": round(programs.compile_s, 1),
-  }
+  of_features = {} if work is None else {"features_s": work}
+  facts = (
+    dry_run.estimate(programs.prepared).facts
+    | of_features
+    | {
+      "program_mb": round(programs.memory_mb(), 1),
+      "process_peak_mb": summary_lib.peak_memory_mb(),
+      "compile_s": round(programs.compile_s, 1),
+    }
+  )
   for name, value in facts.items():
     print(f"{name:18} {value}")
   for name, leaf in zip(

@@ -1,23 +1,34 @@
 """How long the runs of a figure take, told before they are made."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import pathlib
 import statistics
 from typing import NamedTuple
 
+from fedjax_alg.data.features import FeatureWork
 from fedjax_alg.runs import dry_run, store
 
 from ..cli import writer
+from ..cli.config import Config
 from ..cli.execute import read_summary
 from . import suite
 
 MEASURED, ESTIMATED = "measured", "estimated"
 
 
-class Duration(NamedTuple):
-  """The runs of a cell on all partitions."""
+class RunGroup(NamedTuple):
+  """Runs that take equally long."""
 
-  cell: suite.Cell
+  words: str  #: what they are of
+  configs: Sequence[Config]
+  root: pathlib.Path  #: folder of their results
+  pictures: bool  #: whether each is drawn, too
+
+
+class Duration(NamedTuple):
+  """The time of runs that take equally long."""
+
+  words: str  #: what they are of
   runs: int
   finished: int
   #: of one run; None: unknown, on accelerators and for methods without a count of
@@ -38,39 +49,71 @@ class Duration(NamedTuple):
     time = "unknown time"
     if self.seconds is not None:
       time = f"{_in_words(self.seconds)}{each} ({self.source})"
-    return f"{self.cell.place}: {self.cell.name}: {runs}; {time}"
+    return f"{self.words}: {runs}; {time}"
 
 
 def _in_words(seconds: float) -> str:
   return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.2g} min"
 
 
-def durations(
-  cells: Sequence[suite.Cell],
-  root: pathlib.Path,
-  parts: suite.Partitions,
-  folders: set[pathlib.Path],
-) -> Iterator[Duration]:
-  """Tells how long the runs of cells take.
+class FeatureDuration(NamedTuple):
+  """The time of the features of a data set, which all of its runs share."""
+
+  words: str  #: the data set and its features
+  work: FeatureWork
+
+  def __str__(self) -> str:
+    """Says it in a line."""
+    return (
+      f"{self.words}: {self.work.missing:,} of {self.work.examples:,} examples are not "
+      f"stored; {_in_words(self.work.seconds)} ({ESTIMATED})"
+    )
+
+
+def group_runs(
+  cells: Sequence[suite.Cell], root: pathlib.Path, parts: suite.Partitions
+) -> list[RunGroup]:
+  """The runs of each cell on all partitions.
 
   Args:
     cells: the cells.
     root: folder of the results.
     parts: the partitions of the data.
+  """
+  return [
+    RunGroup(
+      f"{cell.place}: {cell.name}",
+      [run.config for run in cell.runs_on(parts)],
+      root,
+      cell.pictures,
+    )
+    for cell in cells
+  ]
+
+
+def durations(
+  groups: Iterable[RunGroup], folders: set[pathlib.Path]
+) -> Iterator[Duration | FeatureDuration]:
+  """Tells how long runs take, and the features that they need first.
+
+  Args:
+    groups: the runs.
     folders: those of the runs that were counted already; the new ones are added.
 
   Yields:
-    A ``Duration`` for each cell that has new runs.
+    A ``Duration`` for each group that has new runs, and a ``FeatureDuration`` before
+    the first one of a data set with features that are not stored.
   """
-  for cell in cells:
+  works = dict[str, FeatureWork | None]()
+  for words, configs, root, pictures in groups:
     seconds, number, first = [], 0, None
-    for part in cell.runs_on(parts):
-      folder = store.folder_of(root, part.config)
+    for config in configs:
+      folder = store.folder_of(root, config)
       if folder in folders:
         continue
       folders.add(folder)
-      number, first = number + 1, first or part
-      if store.is_finished(part.config, folder, writer.added_files(part.pictures)):
+      number, first = number + 1, first or config
+      if store.is_finished(config, folder, writer.added_files(pictures)):
         summary = read_summary(folder)
         timing, rounds = summary["timing"], summary["cost"]["rounds"]
         seconds.append(
@@ -80,14 +123,22 @@ def durations(
       continue
     if seconds:
       mean = statistics.fmean(seconds)
-      yield Duration(cell, number, len(seconds), mean, MEASURED)
+      yield Duration(words, number, len(seconds), mean, MEASURED)
     else:
-      estimate = dry_run.estimate(first.config.prepare())
-      yield Duration(cell, number, 0, estimate.seconds, ESTIMATED)
+      of_data = f"features={first.data.features} of {first.data.dataset}"
+      if of_data not in works:
+        works[of_data] = work = dry_run.estimate_features(first)
+        if work is not None and work.missing:
+          yield FeatureDuration(of_data, work)
+      planned = dry_run.without_features(first, works[of_data])
+      estimate = dry_run.estimate(planned.prepare())
+      yield Duration(words, number, 0, estimate.seconds, ESTIMATED)
 
 
-def total_time(all_durations: Sequence[Duration]) -> str:
+def total_time(everything: Sequence[Duration | FeatureDuration]) -> str:
   """Says in a line how long all unfinished runs take, and how that is known."""
+  all_durations = [each for each in everything if isinstance(each, Duration)]
+  features = [each.work for each in everything if isinstance(each, FeatureDuration)]
   open_runs = [each for each in all_durations if each.runs > each.finished]
   sources = {
     MEASURED: "as finished runs took",
@@ -100,6 +151,8 @@ def total_time(all_durations: Sequence[Duration]) -> str:
   ]
   unknown = sum(each.runs - each.finished for each in open_runs if each.seconds is None)
   times += [f"{unknown} of unknown length"] * (unknown > 0)
+  if features:
+    times.append(f"{_in_words(sum(work.seconds for work in features))} for features")
   remaining = sum(each.runs - each.finished for each in open_runs)
   runs = sum(each.runs for each in all_durations)
   return (

@@ -14,7 +14,7 @@ import pathlib
 import shlex
 import string as string_lib
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from absl.flags import FlagValues
 import numpy as np
@@ -107,6 +107,13 @@ class Panel(NamedTuple):
   chosen: tuple[Choice, ...] = ()
   metric: str = ""  #: if it is not that of the figure
   of: Mapping[str, Any] = {}  #: what the title says, as values
+  #: presets that a search writes (``tune --paper``): there is no panel before
+  tuned: tuple[str, ...] = ()
+
+  @property
+  def is_tuned(self) -> bool:
+    """Whether the search has written all that the panel needs."""
+    return all(map(presets.exists, self.tuned))
 
 
 #: The number of runs of a method that depends on rounding.
@@ -177,6 +184,34 @@ class Request(NamedTuple):
   #: number of partitions that every run is made on; None: as the figure says
   partitions: int | None = None
   finished: bool = False  #: run nothing, show the runs that are finished
+  #: of which methods settings are chosen before: ``MISSING``, ``ALL`` or of none
+  tune: str | None = None
+
+
+#: Values of --tune: methods whose settings no search has chosen yet, and all.
+MISSING, ALL = "missing", "all"
+
+
+class Search(Protocol):
+  """The search for the settings of the methods on a data set."""
+
+  def preset_names(self) -> Mapping[str, str]:
+    """algorithm -> the preset that its choice is put into."""
+    ...
+
+  def run_group(self, name: str) -> durations.RunGroup:
+    """The runs that choose the settings of a method."""
+    ...
+
+
+class Tuner(NamedTuple):
+  """What chooses the settings of the methods of a paper's panels."""
+
+  #: (paper, data preset, folder of all searches, where the data are, settings of all
+  #: runs) -> the search
+  find: Callable[[str, str, pathlib.Path, Sequence[Layer], Sequence[Layer]], Search]
+  #: (search, algorithms, number of settings or None, whether presets are written)
+  tune: Callable[[Any, Sequence[str], int | None, bool], None]
 
 
 class FigureTable(NamedTuple):
@@ -237,6 +272,8 @@ class Paper(NamedTuple):
   subject: str = ""
   #: answers -> the one table of its page, which stands for those of its figures
   overview: Callable[[Sequence[answers.PaperAnswer]], list[Block]] | None = None
+  #: what chooses the settings of panels that have ``Panel.tuned``; None: there are none
+  tuner: Tuner | None = None
 
   @property
   def works(self) -> str:
@@ -539,10 +576,10 @@ def _why_unreadable(data: DataOptions, inside: str) -> str:
 
 
 class LackingPanel(NamedTuple):
-  """A panel that is not run, because its data are not on this machine."""
+  """A panel that is not run, because something is missing, mostly its data."""
 
   title: str
-  dataset: str
+  dataset: str  #: "": something else is missing
   why: str  #: the reason, which may name folders of this machine
   flags: tuple[str, ...] = ()  #: those that name a file of the data
 
@@ -577,6 +614,16 @@ def _resolve_figure(
   figure, notes = paper.figures[name], []
   if request.panels:
     figure = _select_panels(name, figure, request.panels)
+  if request.tune is None:
+    asked = ",".join(panel.letter for panel in figure.panels)
+    figure, panels_left_out = select_tuned(figure)
+    if panels_left_out and not figure.panels:
+      raise UsageError(
+        f"--panels={asked}: the methods are not tuned yet, --tune={MISSING} does it"
+      )
+    print_lacking(panels_left_out)
+  if request.panels:
+    pass
   elif request.quick and (figure.quick or len(figure.panels) > 2):
     letters = figure.quick or (figure.panels[0].letter, figure.panels[-1].letter)
     figure = _select_panels(name, figure, letters)
@@ -602,6 +649,19 @@ def _resolve_figure(
     )
   figure, panels_left_out = with_data(paper, figure, request)
   return figure, notes, panels_left_out
+
+
+def select_tuned(figure: Figure) -> tuple[Figure, list[LackingPanel]]:
+  """The figure with the panels whose methods are tuned, and the other panels."""
+  panels_left_out = [
+    LackingPanel(
+      panel.title, "", f"Its methods are not tuned yet, --tune={MISSING} does it"
+    )
+    for panel in figure.panels
+    if not panel.is_tuned
+  ]
+  panels = tuple(panel for panel in figure.panels if panel.is_tuned)
+  return figure._replace(panels=panels), panels_left_out
 
 
 def with_data(
@@ -1040,6 +1100,15 @@ _NOT_OF_FIGURES = {
 #: made before the first starts.
 _PARTITIONS = 1_000
 
+_TUNE = enum(
+  "tune",
+  None,
+  [MISSING, ALL],
+  "first choose the settings of the panels' methods on held-out data, as "
+  "experiments.tune --paper does, and write them into the table of presets; missing: "
+  "of methods that have none yet, all: of all. Finished runs are reused",
+)
+
 #: Title of the section of --help that lists the figures and tables.
 _NAMES = "Names of the figures and tables"
 
@@ -1089,6 +1158,7 @@ def _flags(paper: Paper) -> Flags:
       lower_bound=1,
       upper_bound=_PARTITIONS,
     ),
+    *(_TUNE,) * (paper.tuner is not None),
     string("part", None, part_lib.HELP),
     boolean("finished", False, "run nothing: show the runs that are finished"),
     boolean(
@@ -1150,6 +1220,8 @@ def _request(
       f"{', '.join([*paper.figures, *paper.tables, 'all'])})"
     )
   unread = {"x_axis", "html", "part", "dry_run"}
+  if paper.tuner is not None:
+    unread.add("tune")
   if name in paper.tables and not paper.tables[name].stores_runs:
     unread |= {"panels", "lines", "finished"}
   for flag in sorted(unread):
@@ -1160,6 +1232,16 @@ def _request(
   one_of = [flag for flag in ("part", "finished", "dry_run") if values[flag].value]
   if len(one_of) > 1:
     raise UsageError(f"--{one_of[0]} and --{one_of[1]}: give one of them")
+  tune = values.tune if paper.tuner else None
+  if tune and (values.part or values.finished):
+    raise UsageError(
+      f"--tune={tune}: not with --{one_of[0]}, settings are chosen before the runs"
+    )
+  if tune and values.scale == "quick":
+    raise UsageError(
+      f"--tune={tune}: not with --scale=quick, whose few rounds would choose other "
+      "settings"
+    )
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join(
@@ -1181,7 +1263,51 @@ def _request(
     values.html,
     values.partitions,
     values.finished,
+    tune,
   )
+
+
+def _searches(
+  paper: Paper, figure: Figure, request: Request
+) -> Iterator[tuple[Search, list[str]]]:
+  """The searches for the settings of a figure's panels, and their algorithms."""
+  if paper.tuner is None or request.tune is None:
+    return
+  for data in dict.fromkeys(panel.data for panel in figure.panels if panel.tuned):
+    search = paper.tuner.find(
+      paper.name,
+      data,
+      request.root / "tune",
+      _place_of_data(paper, f"{paper.name}/{data}.flags", request),
+      request.common,
+    )
+    names = [
+      name
+      for name, preset in search.preset_names().items()
+      if request.tune == ALL or not presets.exists(preset)
+    ]
+    if names:
+      yield search, names
+
+
+def _place_of_data(paper: Paper, preset: str, request: Request) -> list[Layer]:
+  """The settings that say where the data of a preset are."""
+  dataset = str(config_lib.values_of(preset)["dataset"])
+  for name, user_file in paper.files.items():
+    if user_file.dataset == dataset and request.files.get(name):
+      return [user_file.values(request.files[name])]
+  if request.data_dir and data_set(dataset).prepared_as:
+    return [{"data_dir": request.data_dir}]
+  return []
+
+
+def _tune(paper: Paper, name: str, request: Request) -> None:
+  """Chooses the settings of a figure's methods, and writes them into presets."""
+  figure, _, panels_left_out = _resolve_figure(paper, name, request)
+  print_lacking(panels_left_out)
+  for search, names in _searches(paper, figure, request):
+    assert paper.tuner is not None
+    paper.tuner.tune(search, names, None, True)
 
 
 def _list_runs(paper: Paper, names: Sequence[str], request: Request) -> None:
@@ -1191,8 +1317,15 @@ def _list_runs(paper: Paper, names: Sequence[str], request: Request) -> None:
   for name in names:
     figure, *_ = _resolve_figure(paper, name, request)
     figure_cells = cells(paper, figure, request)
-    parts = _partitions(figure, request)
-    for each in durations.durations(figure_cells, request.root, parts, folders):
+    groups = [
+      search.run_group(algorithm)
+      for search, algorithms in _searches(paper, figure, request)
+      for algorithm in algorithms
+    ]
+    groups += durations.group_runs(
+      figure_cells, request.root, _partitions(figure, request)
+    )
+    for each in durations.durations(groups, folders):
       print(f"{name} {each}", flush=True)
       all_durations.append(each)
   print(durations.total_time(all_durations))
@@ -1222,6 +1355,10 @@ def _run(
         part_cells += of_figure
     suite.run_part_of_cells(part_cells, request.root, part)
     return
+  for name in names:
+    if request.tune and name in paper.figures:
+      _tune(paper, name, request)
+  request = request._replace(tune=None)
   lock_errors: list[lock.StillHeld] = []
   for name in names:
     try:

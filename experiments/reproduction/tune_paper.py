@@ -11,11 +11,11 @@ into presets/<paper>/settings.csv.
 
 Measure
 -------
-For the conjugate and diversified papers, the held-out data are clients, which must
-have 100 examples of every class. For the others, they are a sixth of the training
-images or another draw of synthetic data. In these data, the clients' models are
-measured for the analytic paper, the board and the map, and the global model for
-central acceleration.
+For the conjugate and diversified papers and for pre-trained features, the held-out
+data are clients, which must have 100 examples of every class. For the others, they are
+a sixth of the training images or another draw of synthetic data. In these data, the
+clients' models are measured for the analytic paper, the board and the map, and the
+global model for central acceleration.
 
 The accuracy is the mean of the last ten rounds. For the conjugate paper, which is
 about speed, it is the mean of all rounds. For the analytic paper, the board and
@@ -32,6 +32,7 @@ so for them it is multiplied by the mean of n_i.
 """
 
 from collections.abc import Sequence
+import pathlib
 
 from absl.flags import FlagValues
 
@@ -65,9 +66,9 @@ _FLAGS = (
   ),
   integer(
     "settings",
-    tuning.SETTINGS,
+    None,
     "settings of every method, drawn from all ranges together; the stated one is the "
-    "first",
+    f"first; default as in the study, mostly {tuning.SETTINGS}",
     lower_bound=1,
     upper_bound=10_000,
   ),
@@ -83,77 +84,149 @@ _FLAGS = (
     "folder of the data sets that "
     "experiments.prepare made; default as in experiments.run",
   ),
-  string("out_dir", "out/tune", "folder to write the runs and the table to"),
+  string(
+    "out_dir",
+    None,
+    "folder to write the runs and the table to; default out/PAPER/tune",
+  ),
   *gradients.FLAGS,
 )
 
 
-def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> None:
-  """Tunes the methods of a paper."""
-  paper, data = str(values.paper), str(values.data)
+def make_study(
+  paper: str,
+  data: str,
+  out_dir: pathlib.Path,
+  source: Sequence[Layer],
+  further: Sequence[Layer],
+) -> tuning.Study:
+  """Makes the search for the settings of a paper's methods on a data set.
+
+  Args:
+    paper: name of the paper.
+    data: name of the data preset.
+    out_dir: the folder with a folder for each search.
+    source: where the data are.
+    further: settings of all runs.
+
+  Raises:
+    UsageError: the paper tunes nothing on these data.
+  """
   protocol = tuning.PROTOCOLS.get((paper, data))
   if protocol is None:
     raise UsageError(
       f"--data={data}: not of the {paper} paper (one of "
       f"{', '.join(d for p, d in tuning.PROTOCOLS if p == paper)})"
     )
-  by_gradient = gradients.names_to_tune(values, argv)
-  if by_gradient and protocol.by != "validation":
-    raise UsageError(
-      f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
-      "model for each client and no validation clients"
-    )
-  source: list[Layer] = [{"data_dir": values.data_dir}] if values.data_dir else []
-  further = list(config_lib.read_layers(extra))
+  source, further = list(source), list(further)
   if protocol.by == "validation":
     further += source
   else:  # the runs read a file of their own
     place = [layer for layer in further if "dataset" in layer]
     further = [layer for layer in further if layer not in place]
     source = place or source
-  root = expand_path(values.out_dir) / f"{paper}_{data}"
+  root = out_dir / f"{paper}_{data}"
+  return tuning.Study(paper, data, root, source, further)
+
+
+def _check_outputs(study: tuning.Study, out_dir: object) -> None:
+  """Refuses to replace files that no search has written.
+
+  Raises:
+    OptionError: see ``files.check_outputs``.
+  """
   files.check_outputs(
-    f"`out_dir`={values.out_dir}",
+    f"`out_dir`={out_dir}",
     {
-      root / "tune.csv": tuning.IS_TABLE,
-      root / "tune.md": files.with_sibling("tune.csv", tuning.IS_TABLE),
+      study.root / "tune.csv": tuning.IS_TABLE,
+      study.root / "tune.md": files.with_sibling("tune.csv", tuning.IS_TABLE),
     },
   )
-  study = tuning.Study(paper, data, root, source, further)
+
+
+def tune_methods(
+  study: tuning.Study, names: Sequence[str], number: int | None, writes: bool
+) -> None:
+  """Chooses the settings of methods, and writes and prints a table of them.
+
+  Args:
+    study: the search.
+    names: the algorithms.
+    number: settings of each; None: as many as the protocol says.
+    writes: whether the choices are put into the paper's presets.
+
+  Raises:
+    RunError: all settings of a method diverged.
+    OptionError: files of others are where the table is to be.
+  """
+  _check_outputs(study, study.root.parent)
   tuned = {}
-  for name in study.names(values.methods):
-    if by_gradient:
-      starts = {
-        flag: value
-        for flag, value in study.settings(name, 1)[0].items()
-        if flag in by_gradient
-      }
-      gradients.tune_run_by_gradient(
-        config_lib.build_config(*study.run_layers(name), flags.setting_texts(starts)),
-        values,
-        gradients.last(5, protocol.last),
-        root / f"{name}_by_gradient",
-        f"{tuning.label(name)}: {paper}, {data}",
-      )
-      continue
-    tuned[name] = study.play(name, values.settings)
-    if values.write:
+  for name in names:
+    tuned[name] = study.play(name, number)
+    if writes:
       tuning.write(
         study.preset_names()[name],
         name,
         tuned[name],
-        f"{program.name('tune')} --paper={paper} --data={data}",
-        protocol.seeds,
+        f"{program.name('tune')} --paper={study.paper} --data={study.data}",
+        study.protocol.seeds,
       )
-  if tuned:
-    root.mkdir(parents=True, exist_ok=True)
-    rows = tuning.merge_trials(root / "tune.csv", tuning.trial_rows(tuned))
-    text = tuning.choice_table(
-      f"Settings: {paper}, {data}", rows, protocol.last, protocol.seeds
+  if not tuned:
+    return
+  study.root.mkdir(parents=True, exist_ok=True)
+  rows = tuning.merge_trials(study.root / "tune.csv", tuning.trial_rows(tuned))
+  text = tuning.choice_table(
+    f"Settings: {study.paper}, {study.data}",
+    rows,
+    study.protocol.last,
+    study.protocol.seeds,
+  )
+  tables.write_rows(study.root / "tune.csv", rows, list(rows[0]))
+  results.write_text(study.root / "tune.md", text)
+  print(text)
+
+
+def _tune_by_gradient(
+  study: tuning.Study, name: str, by_gradient: Sequence[str], values: FlagValues
+) -> None:
+  """Moves hyper-parameters of a method by derivatives, from the stated ones."""
+  starts = {
+    flag: value
+    for flag, value in study.settings(name, 1)[0].items()
+    if flag in by_gradient
+  }
+  gradients.tune_run_by_gradient(
+    config_lib.build_config(*study.run_layers(name), flags.setting_texts(starts)),
+    values,
+    gradients.last(5, study.protocol.last),
+    study.root / f"{name}_by_gradient",
+    f"{tuning.label(name)}: {study.paper}, {study.data}",
+  )
+
+
+def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> None:
+  """Tunes the methods of a paper."""
+  paper, data = str(values.paper), str(values.data)
+  study = make_study(
+    paper,
+    data,
+    expand_path(values.out_dir or f"out/{paper}/tune"),
+    [{"data_dir": values.data_dir}] if values.data_dir else [],
+    config_lib.read_layers(extra),
+  )
+  by_gradient = gradients.names_to_tune(values, argv)
+  if by_gradient and study.protocol.by != "validation":
+    raise UsageError(
+      f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
+      "model for each client and no validation clients"
     )
-    tables.write_rows(root / "tune.csv", rows, list(rows[0]))
-    results.write_text(root / "tune.md", text)
-    print(text)
+  names = study.names(values.methods)
+  if not by_gradient:
+    tune_methods(study, names, values.settings, values.write)
+    return
+  _check_outputs(study, study.root.parent)
+  for name in names:
+    _tune_by_gradient(study, name, by_gradient, values)
 
 
 COMMAND = Command(

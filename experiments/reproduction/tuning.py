@@ -7,6 +7,7 @@ stated learning rate for methods whose rate it does not state.
 
 from collections.abc import Iterable, Mapping, Sequence
 import functools
+import itertools
 import math
 import pathlib
 import secrets
@@ -28,13 +29,14 @@ from ..cli import config as config_lib
 from ..cli import flag_words, flags, guard, presets, sweeps
 from ..cli.config import Layer, UsageError
 from ..reports import markdown
+from . import durations
 from .beyond import accelerations, backbone, bridge, kinds_map, natural
 from .conjugate import figures as conjugate
 from .diversified import figures as diversified
 
 #: Every setting of a paper's method is run on so many partitions.
 PARTITIONS = 3
-#: Settings of every method.
+#: Settings of every method, unless a protocol says another number.
 SETTINGS = 12
 #: Validation examples that every class has to have.
 LEAST = 100
@@ -117,6 +119,7 @@ class _Protocol(NamedTuple):
   #: algorithm -> a setting that is client_lr, too
   same_rate: Mapping[str, str] = {}
   pictures: bool = True  #: whether every run is drawn, too
+  settings: int = SETTINGS  #: of every method, if the user does not say how many
 
 
 #: Methods whose local learning rate is client_lr / n_i.
@@ -375,6 +378,7 @@ _PROBES = _Protocol(
   seeds=1,
   algorithms=tuple(backbone.PROBES.values()),
   pictures=False,
+  settings=6,
 )
 
 #: Blocks as they are, or of length 1.
@@ -401,7 +405,7 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
   },
   **{
     ("beyond", panel.data): _of_map("watch", natural.LIKE)
-    for panel in natural.PANELS.values()
+    for panel in natural.PANELS
   },
   **{("beyond", setup.preset): _of_bridge(setup) for setup in bridge.SETUPS},
   **{
@@ -604,8 +608,13 @@ class Study(NamedTuple):
       *self.extra,
     )
 
-  def settings(self, name: str, number: int) -> list[dict[str, object]]:
-    """The settings of a method that are tried, the stated one first."""
+  def settings(self, name: str, number: int | None = None) -> list[dict[str, object]]:
+    """The settings of a method that are tried, the stated one first.
+
+    Args:
+      name: the method.
+      number: how many; None: as many as the protocol says.
+    """
     values = config_lib.merge_layers(self.data_values(), *self.extra)
     if str(values["dataset"]).startswith("npz:"):
       preset = f"{self.paper}/{self.data}.flags"
@@ -616,7 +625,7 @@ class Study(NamedTuple):
     settings = [
       _with_parts(name, setting)
       for setting in _sample_settings(
-        *_space(self.paper, self.data, name, size), number
+        *_space(self.paper, self.data, name, size), number or self.protocol.settings
       )
     ]
     same = self.protocol.same_rate.get(name)
@@ -644,22 +653,43 @@ class Study(NamedTuple):
       flags.setting_texts(shared),
     )
 
-  def play(
-    self, name: str, number: int = SETTINGS, partitions: int = PARTITIONS
-  ) -> list[Trial]:
-    """Runs the settings of one method on the first partitions."""
-    settings = self.settings(name, number)
+  def runs(
+    self, name: str, settings: Sequence[Mapping[str, object]], partitions: int
+  ) -> list[list[config_lib.Config]]:
+    """The runs of each setting of a method, for each of the first partitions."""
     base = self.base_run(name, settings)
     first = base.data.partition_seed or 0
+    return [
+      [
+        base.override(partition_seed=partition, **flags.setting_texts(setting))
+        for setting in settings
+      ]
+      for partition in range(first, first + partitions)
+    ]
+
+  def run_group(self, name: str) -> durations.RunGroup:
+    """The runs that tune a method, to tell how long they take."""
+    runs = self.runs(name, self.settings(name), PARTITIONS)
+    return durations.RunGroup(
+      f"tuning on {self.data}: {label(name)}",
+      list(itertools.chain(*runs)),
+      self.root,
+      self.protocol.pictures,
+    )
+
+  def play(
+    self, name: str, number: int | None = None, partitions: int | None = None
+  ) -> list[Trial]:
+    """Runs the settings of one method on the first partitions, ``PARTITIONS``."""
+    partitions = partitions or PARTITIONS
+    settings = self.settings(name, number)
+    runs = self.runs(name, settings, partitions)
     print(
       f"{label(name)}: {len(settings)} settings x {partitions} "
       f"partition{'s' * (partitions > 1)} x {self.protocol.seeds} seeds",
       flush=True,
     )
-    by_partition = [
-      self.scores(base.override(partition_seed=partition), settings)
-      for partition in range(first, first + partitions)
-    ]
+    by_partition = list(map(self.scores, runs))
     trials = [
       Trial(
         setting,
@@ -671,22 +701,14 @@ class Study(NamedTuple):
       print(f"  {trial.words}: {trial.validation:.2f} %", flush=True)
     return trials
 
-  def scores(
-    self, base: config_lib.Config, settings: Sequence[Mapping[str, object]]
-  ) -> list[list[float]]:
-    """The accuracy in percent of every setting and seed; [] if it diverged.
-
-    Args:
-      base: the run.
-      settings: values that override its own.
-    """
+  def scores(self, runs: Sequence[config_lib.Config]) -> list[list[float]]:
+    """The accuracy in percent of every run and seed; [] if it diverged."""
     by = self.protocol.by
     scores: list[list[float]] = []
-    configs = [base.override(**flags.setting_texts(setting)) for setting in settings]
     for outcome in sweeps.run_configs(
       [  # those begun before are gone on with
         config.with_output(out_dir=str(store.folder_of(self.root, config)))
-        for config in configs
+        for config in runs
       ],
       LEAST if by == "validation" else 0,
       pictures=self.protocol.pictures,

@@ -47,6 +47,32 @@ layer_reader: Callable[[RunLayer], Callable[[np.ndarray], np.ndarray]] | None = 
 layer_source: Callable[[str], own.Source] | None = None
 
 
+class FeatureWork(NamedTuple):
+  """What the features of some examples still take."""
+
+  examples: int
+  missing: int  #: how many of the examples have no features that are stored
+  seconds: float  #: of the missing ones, estimated from a few
+  width: int  #: D, the number of features; 0 if none is missing
+
+  def __str__(self) -> str:
+    """Says it in a line."""
+    stored = self.examples - self.missing
+    return (
+      f"{self.seconds:.3g} for {self.missing:,} of {self.examples:,} examples"
+      f"{f', {stored:,} are stored' * (stored > 0)}"
+    )
+
+  def __add__(self, other: Any) -> "FeatureWork":
+    """The work of two sets of examples."""
+    return FeatureWork(
+      self.examples + other.examples,
+      self.missing + other.missing,
+      self.seconds + other.seconds,
+      max(self.width, other.width),
+    )
+
+
 class Features(Part):
   """What a model reads of the examples."""
 
@@ -122,6 +148,21 @@ class Features(Part):
     """
     del shape
     return 0.0
+
+  def remaining_work(self, x: np.ndarray) -> FeatureWork | None:
+    """Estimates what the features take that are not stored yet, without storing any.
+
+    Args:
+      x: [n, ...], the examples.
+
+    Returns:
+      The work; None of features that are computed in no time that counts.
+
+    Raises:
+      DataError, OptionError: see ``compute``.
+    """
+    del x
+    return None
 
 
 class RawFeatures(Features):
@@ -306,6 +347,13 @@ class Backbone(Features):
         raise OptionError(
           f"`features`=backbone: {name}={value}: not read with wordllama"
         )
+    if self.size == self.default_size:  # the same features are the same run
+      object.__setattr__(self, "size", None)
+
+  @property
+  def default_size(self) -> int:
+    """Side of the images in pixels if ``size`` is None, which it is for this side."""
+    return 128 if self.network == "efficientnet_lite0" else 224
 
   @property
   def reads_texts(self) -> bool:
@@ -338,6 +386,12 @@ class Backbone(Features):
     """Counts the products of the network's convolutions (``Features.flops``)."""
     extra = optional.load_extra("backbones.features", f"`features`={self}")
     result: float = extra.count_feature_flops(self, shape)
+    return result
+
+  def remaining_work(self, x: np.ndarray) -> FeatureWork:
+    """Times the network on a few examples (``Features.remaining_work``)."""
+    extra = optional.load_extra("backbones.features", f"`features`={self}")
+    result: FeatureWork = extra.estimate_work(self, x)
     return result
 
   def build_model(self, input_shape: tuple[int, ...], num_classes: int) -> Any:
@@ -405,6 +459,32 @@ class OwnFeatures(Features):
     extra = optional.load_extra("backbones.features", f"`features`={self}")
     result: np.ndarray = extra.compute_own_features(self, x)
     return result
+
+  def remaining_work(self, x: np.ndarray) -> FeatureWork:
+    """Times the function on a few examples (``Features.remaining_work``)."""
+    extra = optional.load_extra("backbones.features", f"`features`={self}")
+    result: FeatureWork = extra.estimate_own_work(self, x)
+    return result
+
+
+class PlannedFeatures(Features):
+  """Random numbers in the place of features that are not computed (``dry_run``)."""
+
+  WORD, EXAMPLE = "planned", "planned:1280"
+  VECTORS: ClassVar[bool] = True
+
+  width: int = hyper(dataclasses.MISSING, "number of features", minimum=1)
+  texts: bool = hyper(False, "whether the examples may be texts")
+
+  @property
+  def reads_texts(self) -> bool:
+    """Whether the examples may be texts."""
+    return self.texts
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Draws the numbers (``Features.compute``)."""
+    rng = np.random.default_rng(0)
+    return rng.random((len(x), self.width), np.float32)
 
 
 #: The features of the examples.

@@ -6,8 +6,10 @@ the model on this machine.
 """
 
 import dataclasses
+import functools
+import operator
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +19,9 @@ from fedjax_alg import split
 from fedjax_alg.base import Work
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.data import layout
-from fedjax_alg.data.federation import Federation, Federations
+from fedjax_alg.data import layout, store
+from fedjax_alg.data.features import Features, FeatureWork, PlannedFeatures
+from fedjax_alg.data.federation import Federation, Federations, load_examples
 from fedjax_alg.engine import loop, sharding
 from fedjax_alg.engine.round import PRESENT, sample_and_run
 from fedjax_alg.hparams import ordered_values
@@ -116,6 +119,52 @@ def dry_run(
     seconds=seconds,
     facts=facts | {"estimated_s": _in_words(seconds)},
   )
+
+
+def estimate_features(plan: plan_lib.Plan) -> FeatureWork | None:
+  """Estimates what the features of a run take that are not stored yet.
+
+  Args:
+    plan: the run.
+
+  Returns:
+    The work; None of features that take no time that counts, and of examples that
+    are in files or that kinds of clients change.
+
+  Raises:
+    DataError, OptionError: the data or the weights cannot be read.
+  """
+  data = plan.data
+  if plan.federation is not None or data.dataset is None or data.kinds.CHANGES:
+    return None
+  if type(data.features).remaining_work is Features.remaining_work:
+    return None  # without reading the data
+  examples = load_examples(data)
+  arrays = examples.x_train, examples.x_test
+  if store.is_in_files(arrays):
+    return None
+  parts = [work for x in arrays if (work := data.features.remaining_work(x))]
+  return functools.reduce(operator.add, parts)
+
+
+_AnyPlan = TypeVar("_AnyPlan", bound=plan_lib.Plan)
+
+
+def without_features(plan: _AnyPlan, work: FeatureWork | None) -> _AnyPlan:
+  """Replaces features that are not stored yet by numbers, so that none is computed.
+
+  Args:
+    plan: the run.
+    work: ``estimate_features`` of it.
+
+  Returns:
+    The same run, to be prepared for ``estimate`` only.
+  """
+  if work is None or not work.missing:
+    return plan
+  features: Any = PlannedFeatures(work.width, texts=plan.data.features.reads_texts)
+  planned = dataclasses.replace(plan.data, features=features)
+  return dataclasses.replace(plan, data=planned)
 
 
 def estimate(prepared: Prepared) -> DryRun:

@@ -19,9 +19,8 @@ def cells(paper, name):
   """The runs of a figure as its command asks for them at full scale."""
   figure_set = publish.PAPERS[paper]
   with built_once():
-    return figures.cells(
-      figure_set, figure_set.figures[name], figures.Request(None, (), "here")
-    )
+    figure, _ = figures.select_tuned(figure_set.figures[name])
+    return figures.cells(figure_set, figure, figures.Request(None, (), "here"))
 
 
 _build_config, _configs = config.build_config, {}

@@ -373,7 +373,7 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):
     (source / name / "fig10.json").rename(source / name / f"{name}.json")
     shutil.copytree(source / name, source / "fig10")
     (source / "fig10" / f"{name}.json").rename(source / "fig10" / "fig10.json")
-  tuned = tmp_path / "tune" / "diversified_mnist"
+  tuned = source / "tune" / "diversified_mnist"
   tuned.mkdir(parents=True)
   (tuned / "tune.csv").write_text(
     "method,setting,validation,partition_0,stated,chosen\n"

@@ -6,9 +6,9 @@ in a step, or measures gradients at the server's model, pays for them: what a me
 costs is counted up to one target. Twelve settings a method are compared on a sixth
 of the training images:
 
-  python -m experiments.tune --paper=beyond --data=acceleration_digits_20 --write
+  python -m experiments.beyond --figure=acceleration --panels=a --tune=all
 
-(acceleration_<data>_<share>). Scaffnew takes all clients in every round, so it has
+Scaffnew takes all clients in every round, so it has
 a column of its own, beside FedAvg and SCAFFOLD with all clients.
 """
 
@@ -148,10 +148,6 @@ def describe_share(share: str) -> str:
   return "all clients" if share == "all" else f"{share} % of the clients"
 
 
-def _is_tuned(place: tuple[str, str]) -> bool:
-  return tuned_panels.is_tuned(data_preset(*place), told_settings(*place))
-
-
 PANELS = tuple(
   figures.Panel(
     letter,
@@ -159,6 +155,9 @@ PANELS = tuple(
     {},
     data_preset(data, share),
     eval_every=DATA[data].eval_every,
+    tuned=tuned_panels.tuned_presets(
+      data_preset(data, share), told_settings(data, share)
+    ),
   )
   for letter, (data, share) in zip(string.ascii_lowercase, PLACES)
 )
@@ -367,12 +366,11 @@ def _describe_panels(outcomes: suite.Outcomes) -> list[pages.Block]:
   return tuned_panels.describe_panels(
     outcomes,
     [
-      tuned_panels.PanelState(panel, tuple(methods_on(*place)), _is_tuned(place))
+      tuned_panels.PanelState(panel, tuple(methods_on(*place)))
       for panel, place in zip(PANELS, PLACES)
     ],
     FIGURE.partitions,
     "acceleration",
-    "acceleration_DATA_SHARE",
     EMPTY,
   )
 
@@ -415,7 +413,7 @@ FIGURE = figures.Figure(
   "Central acceleration from 2019 to 2026, tuned with equal budgets",
   "accuracy",
   "",
-  tuple(panel for panel, place in zip(PANELS, PLACES) if _is_tuned(place)),
+  PANELS,
   lines_of=_lines,
   table=_table,
   sections=(_describe_panels, board.replay),

@@ -3,12 +3,10 @@
 Every image passes once through EfficientNet-Lite0 at 128 x 128 pixels
 (``--features=backbone``). Methods in closed form then need a round or a few; FedAvg,
 FedAdam and SCAFFOLD train one layer on the same features, each with the best of as
-many settings by validation clients:
+many settings by validation clients. Data sets are dealt in eight ways, of which the
+first is where rates are chosen and where costly methods run. The whole study:
 
-  python -m experiments.tune --paper=beyond --data=backbone_cifar10 --settings=6 --write
-
-(backbone_fashion, backbone_mnist). Data sets are dealt in eight ways, of which the
-first is where rates are chosen and where costly methods run.
+  python -m experiments.beyond --figure=backbone --tune=all
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,22 +69,17 @@ DATA = {
 PLACES = dict(zip(string.ascii_lowercase, itertools.product(DATA, DEALS)))
 
 
-def _is_tuned(data: str) -> bool:
-  return tuned_panels.is_tuned(data, PROBES.values())
-
-
-ALL_PANELS = tuple(
+PANELS = tuple(
   figures.Panel(
     letter,
     f"{DATA[data]}, {deal.words}, {deal.clients:,} clients",
     {"partition": deal.partition, "num_clients": deal.clients},
     data,
     of={"data": DATA[data]},
+    tuned=tuned_panels.tuned_presets(data, PROBES.values()),
   )
   for letter, (data, deal) in PLACES.items()
 )
-#: Panels of data sets on which the probes are tuned.
-PANELS = tuple(panel for panel in ALL_PANELS if _is_tuned(panel.data))
 #: Letters of the panels of the first deal.
 FIRST = tuple(letter for letter, (_, deal) in PLACES.items() if deal == DEALS[0])
 
@@ -104,7 +97,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
     if label in PROBES:
       layers = [
         f"{NAME}/methods_backbone/{PROBES[label]}.flags",
-        tuned_panels.tuned_preset(panel.data, PROBES[label]),
+        *tuned_panels.tuned_layers(panel.data, PROBES[label]),
       ]
     else:
       layers = [{"model": "softmax"}, f"{NAME}/family/{family.CLOSED[label]}.flags"]
@@ -149,13 +142,15 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
     ]
     for o in outcomes
   ]
-  features = max(o.summary["cost"].get("feature_flops", 0.0) for o in outcomes)
+  features = {o.cell.of["data"]: o.summary["cost"]["feature_flops"] for o in outcomes}
+  of_features = ", ".join(
+    f"{flops / 1e9:,.0f} billions on {data}" for data, flops in features.items()
+  )
   return [
     "You find accuracy in percent of the server's model on all test images after the "
     "last round, with its interval over partitions. MB are sums over all "
     "participants, and so are the billions of operations of clients. To these come "
-    f"{features / 1e9:,.0f} billions for the features of all clients, whatever the "
-    "method.",
+    f"the features of all clients, whatever the method: {of_features}.",
     pages.Table(
       [
         "data",
@@ -177,14 +172,11 @@ def _states(outcomes: suite.Outcomes) -> list[pages.Block]:
   return tuned_panels.describe_panels(
     outcomes,
     [
-      tuned_panels.PanelState(
-        panel, tuple(methods_in(panel.letter)), _is_tuned(panel.data)
-      )
-      for panel in ALL_PANELS
+      tuned_panels.PanelState(panel, tuple(methods_in(panel.letter)))
+      for panel in PANELS
     ],
     FIGURE.partitions,
     "backbone",
-    "backbone_DATA --settings=6",
     {
       "Dirichlet 0.005": "leaves clients without examples; one class a client is "
       "its limit",

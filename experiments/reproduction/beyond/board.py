@@ -3,12 +3,11 @@
 Nine methods on three data sets, nine partitions of each with one seed. Every
 method's settings are those of
 
-  python -m experiments.tune --paper=beyond --data=board_mnist --write
+  python -m experiments.beyond --figure=board --tune=all
 
-(board_fashion, board_digits): twelve settings a method on a sixth of the
-training images. What counts is the accuracy of what the clients deploy after
-the last round on their own test data. Every method is compared with FedAvg and
-with the best one, partition by partition.
+Twelve settings a method are compared on a sixth of the training images. What counts is
+the accuracy of what the clients deploy after the last round on their own test data.
+Every method is compared with FedAvg and with the best one, partition by partition.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from fedjax_alg import metrics
 from fedjax_alg.records.scores import nan_as_worst
 from fedjax_alg.runs.compare import holm, paired_t
 
-from ...cli import presets
 from ...reports import markdown
 from .. import figures, pages, report, suite, verdicts
 from . import setting
@@ -46,18 +44,20 @@ DATA = {
   "digits": "board_digits",
 }
 PANELS = tuple(
-  figures.Panel(letter, title, {}, data, of={"data": title})
+  figures.Panel(
+    letter,
+    title,
+    {},
+    data,
+    of={"data": title},
+    tuned=tuple(f"{NAME}/methods_{data}/{name}.flags" for name in METHODS.values()),
+  )
   for letter, (title, data) in zip("abc", DATA.items())
 )
 
 
-def _is_tuned(data: str) -> bool:
-  """Whether the methods are tuned on a data set: there is no board before."""
-  return presets.exists(f"{NAME}/methods_{data}/{METHODS[BASE]}.flags")
-
-
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
-  folders = ["methods", *[f"methods_{panel.data}"] * _is_tuned(panel.data)]
+  folders = ["methods", *[f"methods_{panel.data}"] * panel.is_tuned]
   return [
     figures.FigureLine(
       label, tuple(f"{NAME}/{folder}/{name}.flags" for folder in folders)
@@ -156,7 +156,7 @@ FIGURE = figures.Figure(
   "The board: clustered and personalized methods, tuned with equal budgets",
   "accuracy",
   "",
-  tuple(panel for panel in PANELS if _is_tuned(panel.data)),
+  PANELS,
   protocol="local",
   protocols="local",
   eval_every=50,

@@ -6,12 +6,10 @@ in the number of clients. Here are all eight combinations on MNIST and Fashion-M
 Everything else is the map's. Every method has the best of five to eleven learning rates
 on a sixth of the training images, in every combination:
 
-  python -m experiments.tune --paper=beyond --data=bridge_mnist_mlp_all_40 --write
-
-(bridge_<data>_<model>_<share>_<clients>).
+  python -m experiments.beyond --figure=bridge --tune=all
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import itertools
 import string
 from typing import NamedTuple
@@ -78,7 +76,13 @@ SETUPS = [
   for levels in itertools.product(*FACTORS.values())
 ]
 PANELS = tuple(
-  figures.Panel(letter, f"{DATA[c.data]}, {c.words}", {}, c.preset)
+  figures.Panel(
+    letter,
+    f"{DATA[c.data]}, {c.words}",
+    {},
+    c.preset,
+    tuned=tuned_panels.tuned_presets(c.preset, FIXED),
+  )
   for letter, c in zip(string.ascii_lowercase, SETUPS)
 )
 _SETUP_OF = dict(zip((panel.letter for panel in PANELS), SETUPS))
@@ -232,15 +236,11 @@ def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
   return tuned_panels.gain_dots(panels)
 
 
-def _select_tuned(panels: Sequence[figures.Panel]) -> tuple[figures.Panel, ...]:
-  return tuple(p for p in panels if tuned_panels.is_tuned(p.data, FIXED))
-
-
 FIGURE = figures.Figure(
   "The bridge: clients of two classes, from the board's setting to the map's",
   "accuracy",
   "",
-  _select_tuned(PANELS),
+  PANELS,
   protocol="local",
   protocols="local",
   eval_every=40,

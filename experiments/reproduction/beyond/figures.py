@@ -1,6 +1,6 @@
 """Studies beyond the papers; ``python -m experiments.beyond`` makes them."""
 
-from .. import figures
+from .. import figures, tune_paper
 from . import (
   accelerations,
   backbone,
@@ -26,13 +26,13 @@ PAPER = figures.Paper(
     "late": late.FIGURE,
     "private": private.FIGURE,
     "family": family.FIGURE,
-    **({"backbone": backbone.FIGURE} if backbone.FIGURE.panels else {}),
-    **({"board": board.FIGURE} if board.FIGURE.panels else {}),
-    **({"map": kinds_map.FIGURE} if kinds_map.FIGURE.panels else {}),
-    **({"natural": natural.FIGURE} if natural.FIGURE.panels else {}),
-    **({"bridge": bridge.FIGURE} if bridge.FIGURE.panels else {}),
+    "backbone": backbone.FIGURE,
+    "board": board.FIGURE,
+    "map": kinds_map.FIGURE,
+    "natural": natural.FIGURE,
+    "bridge": bridge.FIGURE,
     "groups": group_numbers.FIGURE,
-    **({"acceleration": accelerations.FIGURE} if accelerations.FIGURE.panels else {}),
+    "acceleration": accelerations.FIGURE,
   },
   {"gradient": gradient.TABLE, differences.NAME: differences.TABLE},
   "Settings are chosen on validation clients.",
@@ -40,6 +40,7 @@ PAPER = figures.Paper(
   subject="studies beyond the papers",
   files={"fashion_mnist": figures.FASHION_MNIST},
   optional=("fashion_mnist",),
+  tuner=figures.Tuner(tune_paper.make_study, tune_paper.tune_methods),
   pages={
     "hostile": "hostile",
     "bytes": "bytes",

@@ -97,14 +97,14 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   )
   seconds = time.process_time() - began
   print(f"{name}: the choices again", flush=True)
+  of_steps = [
+    {k: float(f"{v:.4g}") for k, v in step.values.items()} for step in descent.steps
+  ]
   scores = study.scores(
-    config.override(eval_protocols="validation"),
     [
-      setting,
-      *(
-        {k: float(f"{v:.4g}") for k, v in step.values.items()} for step in descent.steps
-      ),
-    ],
+      config.override(eval_protocols="validation", **flags.setting_texts(values_of))
+      for values_of in (setting, *of_steps)
+    ]
   )
   return {
     "words": config_lib.layer_words(config.layers),

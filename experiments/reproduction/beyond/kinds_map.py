@@ -6,9 +6,9 @@ source of their images, or by a concept that drifts. All have the same rounds an
 local steps, and the number of groups that is the truth. Their learning rate is
 the best of three by validation:
 
-  python -m experiments.tune --paper=beyond --data=map_digits_rotate --write
+  python -m experiments.beyond --figure=map --panels=c --tune=all
 
-(map_<data>_<kind>). What counts is what clients deploy on their own test data,
+What counts is what clients deploy on their own test data,
 beside FedAvg, partition by partition. A panel is a kind on a data set; there is
 none before its methods are tuned.
 """
@@ -132,12 +132,6 @@ def fixed_settings(kind: str) -> dict[str, dict[str, int]]:
   return told
 
 
-def _is_tuned(place: tuple[str, str]) -> bool:
-  return tuned_panels.is_tuned(
-    preset_of(*place), (m.algorithm for m in methods_of(place[1]).values())
-  )
-
-
 PANELS = tuple(
   figures.Panel(
     letter,
@@ -147,6 +141,7 @@ PANELS = tuple(
     eval_every=KINDS[kind].steps,
     protocols="" if KINDS[kind].has_kinds else "local",
     of={"data": DATA[data]},
+    tuned=tuned_panels.tuned_presets(preset_of(data, kind), fixed_settings(kind)),
   )
   for letter, (data, kind) in zip(string.ascii_lowercase, PLACES)
 )
@@ -266,12 +261,11 @@ def _describe_panels(outcomes: suite.Outcomes) -> list[pages.Block]:
   return tuned_panels.describe_panels(
     outcomes,
     [
-      tuned_panels.PanelState(panel, tuple(methods_of(place[1])), _is_tuned(place))
+      tuned_panels.PanelState(panel, tuple(methods_of(place[1])))
       for panel, place in zip(PANELS, PLACES)
     ],
     FIGURE.partitions,
     "map",
-    "map_DATA_KIND",
     EMPTY,
   )
 
@@ -309,7 +303,7 @@ FIGURE = figures.Figure(
   "The map: which method to use when clients differ in kind",
   "accuracy",
   "",
-  tuple(panel for panel, place in zip(PANELS, PLACES) if _is_tuned(place)),
+  PANELS,
   protocol="local",
   protocols="local,kinds",
   eval_every=40,

@@ -4,7 +4,7 @@ The methods, the budget and the tuning are the map's, and clustered methods are 
 many groups as where labels alone differ. A panel is a way to test; see
 ``fa.Watch``:
 
-  python -m experiments.tune --paper=beyond --data=natural_arm --write
+  python -m experiments.beyond --figure=natural --tune=missing
 
 Partitions draw what is for testing. The people stay.
 """
@@ -30,22 +30,18 @@ EMPTY = {
 }
 
 
-PANELS = {
-  test: figures.Panel(
+PANELS = tuple(
+  figures.Panel(
     letter,
     f"watch, {title}",
     {},
     f"natural_{test}",
     protocols="local",
     of={"data": "watch"},
+    tuned=tuned_panels.tuned_presets(f"natural_{test}", kinds_map.fixed_settings(LIKE)),
   )
   for letter, (test, title) in zip("ab", PLACES.items())
-}
-
-
-def _is_tuned(panel: figures.Panel) -> bool:
-  algorithms = (m.algorithm for m in kinds_map.methods_of(LIKE).values())
-  return tuned_panels.is_tuned(panel.data, algorithms)
+)
 
 
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
@@ -64,13 +60,9 @@ def _describe_panels(outcomes: suite.Outcomes) -> list[pages.Block]:
   labels = tuple(kinds_map.methods_of(LIKE))
   return tuned_panels.describe_panels(
     outcomes,
-    [
-      tuned_panels.PanelState(panel, labels, _is_tuned(panel))
-      for panel in PANELS.values()
-    ],
+    [tuned_panels.PanelState(panel, labels) for panel in PANELS],
     FIGURE.partitions,
     "natural",
-    "natural_TEST",
     EMPTY,
   )
 
@@ -78,7 +70,7 @@ def _describe_panels(outcomes: suite.Outcomes) -> list[pages.Block]:
 def _describe_setting(folder: pathlib.Path) -> str:
   """Section: what all runs have, and what belongs to it."""
   return (
-    setting.describe_setting(tuple(PANELS.values()), folder)
+    setting.describe_setting(PANELS, folder)
     + " Clustered methods are told four groups. [Data](../data.md#series-and-the-smart-"
     "watch) has the exercises and the two ways to test, [the map](beyond_map.md) the "
     "same methods on clients that differ in one way each."
@@ -99,7 +91,7 @@ def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
 
 FIGURE = kinds_map.FIGURE._replace(
   title="The map on natural clients: people with a smart watch",
-  panels=tuple(filter(_is_tuned, PANELS.values())),
+  panels=PANELS,
   protocols="local",
   lines_of=_lines,
   sections=(_describe_panels, board.replay),

@@ -2,7 +2,7 @@
 
 Such a panel is there once all of its methods are tuned:
 
-  python -m experiments.tune --paper=beyond --data=PRESET --write
+  python -m experiments.beyond --figure=NAME --panels=LETTER --tune=missing
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,22 +29,25 @@ def tuned_preset(data: str, algorithm: str) -> str:
   return f"{NAME}/methods_{data}/{algorithm}.flags"
 
 
-def is_tuned(data: str, algorithms: Iterable[str]) -> bool:
-  """Whether all methods of a panel are tuned: there is no panel before."""
-  return all(presets.exists(tuned_preset(data, name)) for name in algorithms)
+def tuned_presets(data: str, algorithms: Iterable[str]) -> tuple[str, ...]:
+  """The presets of all methods of a panel (``Panel.tuned``)."""
+  return tuple(tuned_preset(data, name) for name in algorithms)
+
+
+def tuned_layers(data: str, algorithm: str) -> tuple[Layer, ...]:
+  """The tuned settings of a method; () if it is not tuned yet."""
+  return tuple(filter(presets.exists, tuned_presets(data, [algorithm])))
 
 
 def method_layers(
   data: str, algorithm: str, told: Mapping[str, object]
 ) -> tuple[Layer, ...]:
   """The settings of a method in a panel: those of all data, told, and tuned ones."""
-  layers: tuple[Layer, ...] = (
-    f"{NAME}/methods/{algorithm}.flags",
+  of_all = f"{NAME}/methods/{algorithm}.flags"
+  return (
+    *filter(presets.exists, [of_all]),
     {"algorithm": algorithm, **told},
-    tuned_preset(data, algorithm),
-  )
-  return tuple(
-    layer for layer in layers if not isinstance(layer, str) or presets.exists(layer)
+    *tuned_layers(data, algorithm),
   )
 
 
@@ -82,7 +85,6 @@ class PanelState(NamedTuple):
 
   panel: figures.Panel
   labels: tuple[str, ...]
-  is_tuned: bool
 
 
 def finished_labels(outcomes: suite.Outcomes) -> dict[str, set[str]]:
@@ -98,7 +100,6 @@ def describe_panels(
   panels: Sequence[PanelState],
   partitions: suite.Partitions,
   figure: str,
-  data: str,
   empty: Mapping[str, str],
 ) -> list[pages.Block]:
   """Section: which panels are finished, and which cells stay empty and why.
@@ -108,13 +109,12 @@ def describe_panels(
     panels: all of them, also those that are not tuned yet.
     partitions: of a whole cell.
     figure: name of the figure.
-    data: form of the names of the panels' data presets.
     empty: what stays empty -> why.
   """
   finished = finished_labels(outcomes)
   parts = {max(1, len(o.parts)) for o in outcomes}
   lines = []
-  for panel, labels, tuned in panels:
+  for panel, labels in panels:
     count, of = len(finished.get(panel.letter, ())), len(labels)
     state = (
       "finished"
@@ -122,7 +122,7 @@ def describe_panels(
       else f"{count} of {of} methods are finished"
       if count
       else "not run yet"
-      if tuned
+      if panel.is_tuned
       else "not tuned yet"
     )
     lines.append([panel.letter, panel.title, state])
@@ -134,10 +134,10 @@ def describe_panels(
     )
   return [
     *blocks,
-    "You can run a panel with these two commands, in this order. Both continue "
-    "where they were stopped, and `--part=K/N` divides the second one:",
-    f"```\n./launch.sh tune --paper={NAME} --data={data} --write\n"
-    f"fedjax-alg {NAME} --figure={figure} --panels=LETTER\n```",
+    "This command chooses the settings that a panel lacks, and then runs it. It "
+    "continues where it was stopped. `--dry_run` tells the hours, and `--tune=all` "
+    "chooses all settings anew:",
+    f"```\n./launch.sh {NAME} --figure={figure} --panels=LETTER --tune=missing\n```",
     pages.Table(["letter", "panel", "state"], lines),
     "Cells that stay empty: "
     + "; ".join(f"{what}: {why}" for what, why in empty.items())

@@ -6,14 +6,16 @@ of the weights and of the options. So a computation that was interrupted goes on
 another run on the same examples computes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
+import pathlib
 import sys
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +29,7 @@ from fedjax_alg.data import cache
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import (
   Backbone,
+  FeatureWork,
   OwnFeatures,
   are_texts,
   image_shape,
@@ -88,6 +91,44 @@ def _program(
   return of_chunk
 
 
+class _Job(NamedTuple):
+  """What a network or a function is to compute."""
+
+  rows: np.ndarray  #: [n, ...], what it reads
+  key: str  #: all that decides the features besides the rows
+  label: str  #: the option, for messages
+  make_program: _MakeProgram  #: called if a chunk has to be computed
+  batch: int  #: rows of a call, on each device
+
+
+def _job_of(backbone: Backbone, x: np.ndarray) -> _Job:
+  """The features of examples by a network (``compute_features``)."""
+  label = f"`features`={backbone}"
+  if backbone.reads_texts:
+    if not are_texts(x):
+      raise DataError(f"{label}: needs texts, the examples are {x.dtype} {x.shape[1:]}")
+    return _Job(
+      x,
+      f"{backbone} {wordllama.sha256_of_files()}",
+      label,
+      lambda: wordllama.read_token_vectors(label).average,
+      _BATCH,
+    )
+  shape = image_shape(x)
+  if shape[2] not in (1, 3):
+    raise DataError(f"{label}: needs images with 1 or 3 channels, they have {shape[2]}")
+  sha256 = networks.hash_weights(backbone)
+  # Not by the path of the weights: a file may be moved.
+  words = f"{dataclasses.replace(backbone, weights='')} {sha256} {shape}"
+  return _Job(
+    x.reshape(len(x), *shape),
+    f"{words} {x.dtype} {jax.__version__}",
+    label,
+    functools.partial(_program, backbone, shape, label),
+    _BATCH,
+  )
+
+
 def compute_features(backbone: Backbone, x: np.ndarray) -> np.ndarray:
   """Computes the features of examples, or reads them if they were computed before.
 
@@ -104,27 +145,39 @@ def compute_features(backbone: Backbone, x: np.ndarray) -> np.ndarray:
     OptionError: the weights cannot be read or are others, or the network has no such
       layer.
   """
-  label = f"`features`={backbone}"
-  if backbone.reads_texts:
-    if not are_texts(x):
-      raise DataError(f"{label}: needs texts, the examples are {x.dtype} {x.shape[1:]}")
-    return _in_chunks(
-      x,
-      f"{backbone} {wordllama.sha256_of_files()}",
-      label,
-      lambda: wordllama.read_token_vectors(label).average,
+  return _compute(_job_of(backbone, x))
+
+
+def estimate_work(backbone: Backbone, x: np.ndarray) -> FeatureWork:
+  """Estimates what the features of examples take that are not stored yet.
+
+  Args:
+    backbone: the network, the size and the layer.
+    x: the examples of ``compute_features``.
+
+  Returns:
+    The work, from a few examples.
+
+  Raises:
+    DataError, OptionError: see ``compute_features``.
+  """
+  return _estimate(_job_of(backbone, x))
+
+
+def _job_of_function(features: OwnFeatures, x: np.ndarray) -> _Job:
+  """The features of examples by a user's function (``compute_own_features``)."""
+  label = f"`features`={features}"
+  function, source = own.load(features.function, "features")
+  if not callable(function):
+    raise OptionError(
+      f"{label}: is {a_type(function)}; must be a function examples -> [n, D]"
     )
-  shape = image_shape(x)
-  if shape[2] not in (1, 3):
-    raise DataError(f"{label}: needs images with 1 or 3 channels, they have {shape[2]}")
-  sha256 = networks.hash_weights(backbone)
-  # Not by the path of the weights: a file may be moved.
-  words = f"{dataclasses.replace(backbone, weights='')} {sha256} {shape}"
-  return _in_chunks(
-    x.reshape(len(x), *shape),
-    f"{words} {x.dtype} {jax.__version__}",
+  return _Job(
+    x,
+    f"{source.sha256} {features.function.rpartition(':')[2]} {x.shape[1:]} {x.dtype}",
     label,
-    functools.partial(_program, backbone, shape, label),
+    lambda: functools.partial(_call_own, function, label),
+    _OWN_BATCH,
   )
 
 
@@ -143,18 +196,23 @@ def compute_own_features(features: OwnFeatures, x: np.ndarray) -> np.ndarray:
       of its example alone.
     OptionError: it cannot be loaded, or is no function.
   """
-  label = f"`features`={features}"
-  function, source = own.load(features.function, "features")
-  if not callable(function):
-    raise OptionError(
-      f"{label}: is {a_type(function)}; must be a function examples -> [n, D]"
-    )
-  return _in_chunks(
-    x,
-    f"{source.sha256} {features.function.rpartition(':')[2]} {x.shape[1:]} {x.dtype}",
-    label,
-    lambda: functools.partial(_call_own, function, label),
-  )
+  return _compute(_job_of_function(features, x))
+
+
+def estimate_own_work(features: OwnFeatures, x: np.ndarray) -> FeatureWork:
+  """Estimates what the features by a function take that are not stored yet.
+
+  Args:
+    features: the function by its name.
+    x: the examples of ``compute_own_features``.
+
+  Returns:
+    The work, from a few examples.
+
+  Raises:
+    DataError, OptionError: see ``compute_own_features``.
+  """
+  return _estimate(_job_of_function(features, x))
 
 
 def _call_own(
@@ -202,33 +260,50 @@ def _check_rows(
   return array.astype(np.float32)
 
 
-def _in_chunks(
-  x: np.ndarray, key: str, label: str, make_program: _MakeProgram
-) -> np.ndarray:
-  """Computes features chunk by chunk; each is read if it was computed before.
-
-  Args:
-    x: [n, ...], what the program reads.
-    key: all that decides the features besides x.
-    label: the option, for messages.
-    make_program: called if a chunk has to be computed.
-  """
+def _chunks(job: _Job) -> Iterator[tuple[int, np.ndarray, str, pathlib.Path]]:
+  """Yields the first row of each chunk, its rows, their hash, and their file."""
   folder = files.expand_path(CACHE)
+  for start in range(0, len(job.rows), _CHUNK):
+    chunk = job.rows[start : start + _CHUNK]
+    is_text = are_texts(job.rows)
+    content = json.dumps(chunk.tolist()).encode() if is_text else chunk.tobytes()
+    digest = hashlib.sha256(job.key.encode() + content).hexdigest()
+    yield start, chunk, digest, folder / f"{digest[:32]}.npz"
+
+
+def _compute(job: _Job) -> np.ndarray:
+  """Computes features chunk by chunk; each is read if it was computed before."""
   with contextlib.suppress(OSError):  # then nothing is stored
-    folder.mkdir(parents=True, exist_ok=True)
-  chunks, work = [], _Work(make_program, label, len(x))
+    files.expand_path(CACHE).mkdir(parents=True, exist_ok=True)
+  chunks, work = [], _Work(job.make_program, job.label, len(job.rows))
   with work:
-    for start in range(0, len(x), _CHUNK):
-      chunk = x[start : start + _CHUNK]
-      content = json.dumps(chunk.tolist()).encode() if are_texts(x) else chunk.tobytes()
-      digest = hashlib.sha256(key.encode() + content).hexdigest()
+    for start, chunk, digest, path in _chunks(job):
       build = functools.partial(work.compute, start, chunk)
-      if len(x) < _FEWEST:
+      if len(job.rows) < _FEWEST:
         arrays = build()
       else:
-        arrays = cache.read_or_build(folder / f"{digest[:32]}.npz", digest, build)
+        arrays = cache.read_or_build(path, digest, build)
       chunks.append(arrays["x"])
   return np.concatenate(chunks)
+
+
+def _estimate(job: _Job) -> FeatureWork:
+  """Times a few rows, and counts those without a file."""
+  count = len(job.rows)
+  missing = sum(
+    len(chunk)
+    for _, chunk, _, path in _chunks(job)
+    if count < _FEWEST or not path.is_file()
+  )
+  if not missing:
+    return FeatureWork(count, 0, 0.0, 0)
+  program = job.make_program()
+  few = job.rows[: job.batch * jax.local_device_count()]
+  features = program(few)  # compiles
+  began = time.perf_counter()
+  program(few)
+  seconds = (time.perf_counter() - began) * missing / len(few)
+  return FeatureWork(count, missing, seconds, features.shape[1])
 
 
 def count_feature_flops(backbone: Backbone, shape: tuple[int, ...]) -> float:

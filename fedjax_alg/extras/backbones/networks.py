@@ -83,7 +83,6 @@ PREPARATIONS = {
 class Family(NamedTuple):
   """A family of networks."""
 
-  size: int  #: side of the images by default
   layers: tuple[str, ...]  #: what can be read; empty: the weights say
   #: (weights, options of their folder, layer, shape (H, W) of the images, label) ->
   #: the module, and its parameters
@@ -110,18 +109,13 @@ def _load_efficientnet(
 #: Name -> network.
 NETWORKS = {
   "efficientnet_lite0": Family(
-    128, efficientnet.LAYERS, _load_efficientnet, None, efficientnet.count_flops
+    efficientnet.LAYERS, _load_efficientnet, None, efficientnet.count_flops
   ),
-  "vit": Family(
-    224, (), vision_transformer.load_vision_transformer, PREPARATIONS["vit"]
-  ),
-  "dino": Family(
-    224, (), vision_transformer.load_vision_transformer, PREPARATIONS["dino"]
-  ),
+  "vit": Family((), vision_transformer.load_vision_transformer, PREPARATIONS["vit"]),
+  "dino": Family((), vision_transformer.load_vision_transformer, PREPARATIONS["dino"]),
 }
 NETWORKS |= {
   name: Family(
-    224,
     residual_network.list_layers(name),
     functools.partial(residual_network.load_residual_network, name),
     PREPARATIONS["resnet"],
@@ -272,7 +266,7 @@ def load_network(backbone: Backbone, shape: tuple[int, int], label: str) -> Load
       f"{label}: weights is missing, must be a file or a folder of Hugging Face with "
       f"the weights of {backbone.network}"
     )
-  size = network.size if backbone.size is None else backbone.size
+  size = backbone.default_size if backbone.size is None else backbone.size
   if not size and backbone.crop < 1.0:
     raise OptionError(f"{label}: crop={backbone.crop}: not read with size=0")
   tensors, options = read_weights(backbone.weights, hash_weights(backbone), label)

@@ -28,6 +28,7 @@ from experiments.reproduction.beyond import (
   private,
 )
 from experiments.reproduction.beyond import bytes as fewer_bytes
+from fedjax_alg.data.features import Backbone
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.hparams import ordered_values
 from fedjax_alg.records import accounting
@@ -188,7 +189,7 @@ def test_the_figures_are_made(name, panel, lines, words, tmp_path, capsys, monke
 def fixture_cells():
   return figures.cells(
     beyond.PAPER,
-    board.FIGURE._replace(panels=board.PANELS),
+    board.FIGURE,
     figures.Request(None, (), "here"),
   )
 
@@ -267,7 +268,7 @@ def fixture_map_cells():
   with shown.built_once():
     return figures.cells(
       beyond.PAPER,
-      kinds_map.FIGURE._replace(panels=kinds_map.PANELS),
+      kinds_map.FIGURE,
       figures.Request(None, (), "here"),
     )
 
@@ -390,7 +391,7 @@ def fixture_acceleration_cells():
   with shown.built_once():
     return figures.cells(
       beyond.PAPER,
-      accelerations.FIGURE._replace(panels=accelerations.PANELS),
+      accelerations.FIGURE,
       figures.Request(None, (), "here"),
     )
 
@@ -840,7 +841,7 @@ def all_cells(figure):
 
 def test_a_bridge_changes_the_three_factors_alone():
   """And its ends are the map's panel of two classes and the board's three levels."""
-  cells = all_cells(bridge.FIGURE._replace(panels=bridge.PANELS))
+  cells = all_cells(bridge.FIGURE)
   assert len(cells) == 2 * 2**3 * len(bridge.METHODS)
   changing = {"model", "participation", "num_clients", "train_examples"}
   for data in bridge.DATA:
@@ -916,7 +917,7 @@ def test_a_bridge_shows_gains_and_what_a_factor_changes():
   """FedGroup gains 6 points if all clients take part, and 1 if a tenth does."""
   rng = np.random.default_rng(0)
   outcomes = []
-  for cell in all_cells(bridge.FIGURE._replace(panels=bridge.PANELS)):
+  for cell in all_cells(bridge.FIGURE):
     share = cell.config.values["participation"]
     gain = {"FedAvg": 0.0, "FedGroup": 0.06 if share == 1 else 0.01, "IFCA": 0.02}
     accuracies = 0.8 + gain[cell.label] + rng.normal(0, 0.001, 9)
@@ -941,10 +942,7 @@ def test_a_bridge_shows_gains_and_what_a_factor_changes():
 def test_the_map_with_the_right_number_of_groups_is_the_map():
   """Only the number changes, and the middle one is the number of kinds."""
   cells = {(c.panel_title, c.label): c for c in all_cells(group_numbers.FIGURE)}
-  of_map = {
-    (c.panel_title, c.label): c
-    for c in all_cells(kinds_map.FIGURE._replace(panels=kinds_map.PANELS))
-  }
+  of_map = {(c.panel_title, c.label): c for c in all_cells(kinds_map.FIGURE)}
   ignored = {"eval_protocols", "eval_every"}
   for (title, label), cell in cells.items():
     name, _, words = label.partition(", ")
@@ -1023,7 +1021,7 @@ def test_every_probe_has_the_same_budget_and_all_methods_the_same_features():
   for cell in shown.cells("beyond", "backbone"):
     data, deal = cell.config.data, backbone.PLACES[cell.panel][1]
     clients.setdefault(cell.panel, set()).add((str(data.partition), data.num_clients))
-    assert data.features.size == 128 and not cell.pictures
+    assert data.features == Backbone(size=128) and not cell.pictures
     hparams = ordered_values(*cell.config.method.resolved().parts)
     if cell.label in backbone.PROBES:
       assert (cell.config.run.rounds, cell.config.values["cohort_size"]) == (200, 10)
@@ -1031,5 +1029,5 @@ def test_every_probe_has_the_same_budget_and_all_methods_the_same_features():
       assert cell.most_partitions == 0
     if cell.label == backbone.BASE:
       assert hparams["client_ridge"] * deal.clients == pytest.approx(1.0)
-  assert set("abcdefgh") <= set(clients)
+  assert set(clients) == set(backbone.PLACES)
   assert all(len(of) == 1 for of in clients.values())

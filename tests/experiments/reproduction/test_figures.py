@@ -2,15 +2,16 @@
 
 import csv
 import pathlib
+import shutil
 
 import pytest
 
-from experiments import conjugate, diversified
+from experiments import beyond, conjugate, diversified
 from experiments.cli import config, shared_runs
 from experiments.cli import presets as presets_lib
 from experiments.drawing import plots
-from experiments.reproduction import central_time, figures, report, suite
-from fedjax_alg import registry
+from experiments.reproduction import central_time, figures, report, suite, tuning
+from fedjax_alg import files, registry
 from fedjax_alg.runs import store
 from tests import made_runs
 from tests.experiments import shown
@@ -357,3 +358,43 @@ def test_only_the_pages_of_a_stale_picture_are_removed(tmp_path):
   figures._remove_pages([tmp_path / "a.png", tmp_path / "a.pdf"])
   names_now = {path.name for path in tmp_path.iterdir()}
   assert names_now == {"a_vs_bytes.png", "a_mine.png", "ab.png"}
+
+
+@pytest.mark.program
+def test_a_study_is_tuned_and_run_by_one_command(
+  tmp_path, monkeypatch, capsys, refused
+):
+  """Rates of a panel without any are chosen, written, and then those of its runs."""
+  data = "bridge_mnist_softmax_all_40"
+  shutil.copytree(presets_lib.PRESETS, tmp_path / "presets")
+  monkeypatch.setattr(presets_lib, "PRESETS", tmp_path / "presets")
+  table = tmp_path / "presets" / "beyond" / presets_lib.TABLE
+  lines = table.read_text("utf-8").splitlines(keepends=True)
+  table.write_text("".join(x for x in lines if f"methods_{data}," not in x), "utf-8")
+  monkeypatch.setattr(tuning, "PARTITIONS", 1)
+  few = tuning.PROTOCOLS["beyond", data]._replace(settings=2)
+  monkeypatch.setitem(tuning.PROTOCOLS, ("beyond", data), few)
+  words = [
+    *("--figure=bridge", "--panels=d", "--partitions=1", "--dataset=digits"),
+    *("--train_examples=1000", "--rounds=2", "--noprogress"),
+    f"--out_dir={tmp_path / 'out'}",
+  ]
+  assert "tune=missing" in refused(beyond, words)
+  assert "tune=all" in refused(beyond, [*words, "--tune=all", "--scale=quick"])
+  assert beyond.main([*words, "--tune=missing"]) == 0
+  assert capsys.readouterr().out.count(": 2 settings x 1 partition") == 3
+  assert (tmp_path / "out" / "tune" / f"beyond_{data}" / "tune.csv").is_file()
+  (run,) = (tmp_path / "out" / "runs").glob("fedavg-*")
+  (chosen,) = (
+    row.value
+    for row in presets_lib.load_preset(f"beyond/methods_{data}/fedavg.flags").settings
+    if row.chosen_by == "validation"
+  )
+  assert files.read_json(run / "config.json")["hparams"]["client_lr"] == float(chosen)
+  assert beyond.main([*words, "--tune=missing"]) == 0
+  assert "settings x" not in capsys.readouterr().out  # nothing is missing
+  assert beyond.main([*words, "--tune=all", "--dry_run"]) == 0
+  *planned, last = capsys.readouterr().out.splitlines()
+  assert [" 2 finished; " in line for line in planned] == 3 * [True] + 3 * [False]
+  assert f"bridge tuning on {data}: FedAvg: 2 runs" in planned[0]
+  assert last == "0 of 9 runs are not finished"

@@ -345,8 +345,8 @@ def weights_of_a_user(tmp_path, monkeypatch):
 def test_afl_on_resnet_18_is_least_squares_on_the_authors_features(weights):
   """ImageNet's scale, a ridge that stays, or an intercept are other models."""
   features = afl_cifar10.make_features(str(weights))
-  ends = "size=224,scale=halves"
-  assert str(features) == f"backbone:resnet18,weights={weights},{ends}"
+  assert str(features) == f"backbone:resnet18,weights={weights},scale=halves"
+  assert features.default_size == 224
   features = afl_cifar10.make_features(str(weights), quick=True)
   rng = np.random.default_rng(0)
   images = rng.uniform(size=(60, 32, 32, 3)).astype(np.float32)

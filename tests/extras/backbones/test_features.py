@@ -5,6 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
+from experiments import run
 import fedjax_alg as fa
 from fedjax_alg import own
 from fedjax_alg.data.features import FEATURES, Backbone, LayerFeatures, OwnFeatures
@@ -79,6 +80,40 @@ def test_an_image_has_the_same_features_single_and_in_any_form(weights):
   assert np.abs(
     features.compute_features(Backbone(size=16, layer="block2"), x) - together
   ).max()
+
+
+def test_the_default_side_is_the_same_features():
+  """Else a run that states it would be another run, and compute its features again."""
+  for network, side in (("efficientnet_lite0", 128), ("resnet18", 224)):
+    assert Backbone(network, size=side) == Backbone(network)
+    assert "size" not in str(Backbone(network, size=side))
+  assert Backbone(size=224) != Backbone()
+
+
+def test_a_dry_run_computes_no_features(weights, tmp_path, capsys):
+  """Else the hours of a study would be told after an hour; all else is as with them."""
+  x, y = images(700, 8, 8), np.arange(700) % 3
+  path = tmp_path / "images.npz"
+  np.savez(path, x_train=x[:600], y_train=y[:600], x_test=x[600:], y_test=y[600:])
+  words = [
+    *("--algorithm=fedavg", f"--dataset=npz:{path}", f"--features={SMALL}"),
+    *("--num_clients=6", "--rounds=2", "--dry_run", "--noprogress"),
+  ]
+
+  def told():
+    assert run.main(words) == 0
+    lines = (line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    return {name: rest for name, *rest in lines}
+
+  before = told()
+  assert not weights.exists()
+  (text,) = before["features_s"]
+  assert text.endswith(" for 700 of 700 examples") and float(text.split()[0]) > 0
+  features.compute_features(SMALL, x[:300])
+  assert told()["features_s"][0].endswith("for 400 of 700 examples, 300 are stored")
+  features.compute_features(SMALL, x[300:600])
+  for name in ("parameters", "total_bytes", "data_mb"):
+    assert told()[name] == before[name]
 
 
 def test_an_interrupted_computation_goes_on(weights, monkeypatch):
