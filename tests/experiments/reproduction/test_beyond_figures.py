@@ -304,7 +304,7 @@ def test_every_cell_of_the_map_has_the_same_budget(map_cells):
 def test_natural_clients_have_the_methods_and_the_budget_of_the_map(map_cells):
   """Else gains of people could not stand beside those of made clients."""
   of_map = {c.label: c.config for c in map_cells if c.panel_title.endswith("classes")}
-  cells = all_cells(natural.FIGURE._replace(panels=tuple(natural.PANELS.values())))
+  cells = all_cells(natural.FIGURE._replace(panels=natural.PANELS))
   budget = ("rounds", "local_steps", "batch_size", "participation", "l2", "model")
   for cell in cells:
     expected, values = (
