@@ -164,7 +164,7 @@ def save(
 def _save_rows(path: pathlib.Path, tables: list[RowTable]) -> RowVersion:
   """Has the rows of tables on the disk; returns the version of the checkpoint."""
   versions = tables[0].versions
-  if [rows.file.path for rows in versions] == [path]:
+  if len(versions) == 1 and versions[0].file.is_at(path):
     rows = versions[0].copy()
   else:
     rows = row_file.copy_to(path, tables)
@@ -238,11 +238,13 @@ def _whole_rows(
 def _protect(folder: pathlib.Path, file: RowFile) -> None:
   """Has the rows of all checkpoints that can be read stay in their file."""
   for path in checkpoint_paths(folder):
-    with contextlib.suppress(CheckpointError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
       facts, payload = read_checkpoint(path)
       if facts["format"] == IN_ROWS:
         saved = serialization.msgpack_restore(payload)
-        file.saved[path.name] = _open_rows(folder, saved, facts["tables_in_rows"])
+        rows = _open_rows(folder, saved, facts["tables_in_rows"])
+        if rows.file is file:
+          file.saved[path.name] = rows
   file.collect()
 
 

@@ -133,9 +133,17 @@ class RowFile:
     opened = _OPEN.get((status.st_dev, status.st_ino))
     if opened is not None and opened.nbytes == nbytes:
       opened._count(status.st_size)  # another process may have gone on
+      opened.path = path
       return opened
     can_write = os.access(path, os.W_OK)
     return cls(path, nbytes, os.open(path, os.O_RDWR if can_write else os.O_RDONLY))
+
+  def is_at(self, path: pathlib.Path) -> bool:
+    """Whether a path leads to this file, which may have been removed or moved."""
+    try:
+      return os.path.samestat(os.fstat(self._file), os.stat(path))
+    except OSError:
+      return False
 
   def add(self, version: "RowVersion") -> None:
     """Has the slots of a version stay as long as it is used."""

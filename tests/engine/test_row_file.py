@@ -96,12 +96,17 @@ def test_rows_of_seeds_and_clients_are_read():
 
 
 def test_states_in_another_file_are_copied(tmp_path):
-  """As of a run without a folder, and of one seed of it."""
+  """As of a run without a folder, of one seed of it, and of a file that is gone."""
   states = change(new_states(None, value=3.0), 1)
   for place, part in enumerate((states, jax.tree.map(lambda leaf: leaf[1:], states))):
-    checkpoint.save(tmp_path / str(place), part, 1, {})
-    loaded = checkpoint.load_latest(tmp_path / str(place), part)[0]
-    problems.assert_equal(arrays(loaded), arrays(part))
+    folder = tmp_path / str(place)
+    for _ in range(2):
+      checkpoint.save(folder, part, 1, {})
+      loaded = checkpoint.load_latest(folder, part)[0]
+      problems.assert_equal(arrays(loaded), arrays(part))
+      checkpoint.clear(folder)
+      assert not list(folder.iterdir())
+      part = loaded  # its file has no name any more
 
 
 def test_only_rows_that_have_changed_are_written(tmp_path, monkeypatch):
@@ -236,6 +241,3 @@ def test_the_file_goes_with_the_last_checkpoint_that_needs_it(tmp_path):
   for number, stays in ((6, True), (8, False)):
     checkpoint.save(tmp_path, in_memory, number, {})
     assert (tmp_path / checkpoint.ROWS).exists() == stays
-  checkpoint.save(tmp_path / "other", change(new_states(None), 1), 1, {})
-  checkpoint.clear(tmp_path / "other")
-  assert not list((tmp_path / "other").iterdir())

@@ -213,13 +213,18 @@ def test_whoever_takes_part_has_the_rows(options):
 
 
 def test_a_run_goes_on_where_it_was_stopped(tmp_path):
-  fed = federation(_SMALL)
-  expected = fa.run("scaffold", fed, rounds=6, cohort_size=6, eval_every=2)
-  folder = tmp_path / "run"
-  options = dict(cohort_size=6, eval_every=2, out_dir=folder)
-  fa.run("scaffold", fed, rounds=4, **options)
-  # Where rows are is no part of what a run is.
-  assert_same(fa.run("scaffold", federation("device"), rounds=6, **options), expected)
+  """Where rows are is no part of what a run is."""
+  options = dict(cohort_size=6, eval_every=2, evaluate="global")
+  expected = fa.run("scaffold", federation("device"), rounds=8, **options)
+  for rounds, data_on in ((2, "device"), (4, _SMALL), (6, "device"), (8, _SMALL)):
+    fed = federation(data_on)
+    result = fa.run("scaffold", fed, rounds=rounds, out_dir=tmp_path / "run", **options)
+  assert_same(result, expected)
+  for data_on in ("device", _SMALL):
+    loaded = fa.load_run(tmp_path / "run", federation=federation(data_on))
+    problems.assert_equal(loaded.client_params("3"), expected.client_params("3"))
+    assert loaded.save(tmp_path / "run") == tmp_path / "run"
+    assert_same(fa.load_run(tmp_path / "run"), expected)
 
 
 @pytest.fixture(scope="module", name="folder")
