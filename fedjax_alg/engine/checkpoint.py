@@ -187,8 +187,9 @@ def _index_of(rows: RowVersion) -> dict[str, np.ndarray]:
 def _names_of_tables(state: PyTree) -> list[str]:
   """The paths of tables in the state dictionary, in the order of their numbers."""
   leaves = _by_path(serialization.to_state_dict(state))
-  tables = {leaf.number: name for name, leaf in leaves.items()
-            if row_file.is_row_table(leaf)}  # fmt: skip
+  tables = {
+    leaf.number: name for name, leaf in leaves.items() if row_file.is_row_table(leaf)
+  }
   return [tables[number] for number in sorted(tables)]
 
 

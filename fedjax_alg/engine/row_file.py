@@ -517,10 +517,14 @@ def copy_to(path: pathlib.Path, tables: Sequence[RowTable]) -> RowVersion:
   )
   versions = tables[0].versions
   firsts = [
-    np.stack([rows.form.array_of(rows.first[None], table.number)[0, seed]
-              for rows, seed in table.seeds])[None]
+    np.stack(
+      [
+        rows.form.array_of(rows.first[None], table.number)[0, seed]
+        for rows, seed in table.seeds
+      ]
+    )[None]
     for table in tables
-  ]  # fmt: skip
+  ]
   new = RowVersion.new(
     RowFile.new(path, form.nbytes), form, form.join(firsts)[0], tables[0].shape[1]
   )
