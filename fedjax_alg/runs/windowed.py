@@ -204,7 +204,7 @@ class WindowedData(PlacedData):
       count: how many.
     """
     ids = [
-      self._draw(number // _AHEAD * _AHEAD)[number % _AHEAD]
+      self._draw(number // self._ahead * self._ahead)[number % self._ahead]
       for number in range(done, done + count)
     ]
     return np.unique(np.concatenate(ids)).astype(np.int32)
