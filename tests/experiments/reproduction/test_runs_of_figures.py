@@ -38,7 +38,7 @@ PUBLISHED = {
   "beyond": (
     "hostile:b946c20d bytes:3fe97607 late:d41874ea private:0f9e29e1 board:32410548 "
     "map:408929f8 acceleration:488171df family:2869b8f3 bridge:181715d0 "
-    "backbone:fa6bfef4 groups:3e953a7d"
+    "backbone:fa6bfef4 groups:3e953a7d natural:2b066a27"
   ),
 }
 
