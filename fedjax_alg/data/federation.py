@@ -615,7 +615,10 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
       Coded(images.reshape(len(images), *shape), IMAGE_SCALE) for images in arrays
     )
   else:
-    arrays = compact(tuple(map(features.compute, arrays)), options.store)
+    x_train = features.compute(arrays[0])
+    # Only features that were computed tell how many there are of an example.
+    x_test = features.compute(arrays[1]) if len(arrays[1]) else x_train[:0]
+    arrays = compact((x_train, x_test), options.store)
   return dataclasses.replace(
     examples, x_train=arrays[0], x_test=arrays[1], raw_shape=raw_shape
   )

@@ -300,6 +300,18 @@ def test_examples_that_are_changed_in_passes_have_the_same_bits(
         assert (a.dtype, a.tobytes()) == (b.dtype, b.tobytes())
 
 
+@pytest.mark.parametrize("data_on", ["device", "disk"])
+def test_a_function_gives_the_features_of_a_folder_without_tests(tmp_path, data_on):
+  """How many there are is not known from no examples."""
+  own = tmp_path / "mine.py"
+  own.write_text("def halve(x): return x.reshape(len(x), -1)[:, ::2]")
+  folder = write_clients(tmp_path / "clients", make_clients())
+  fed = fa.federate(f"clients:{folder}", data_on=data_on, features=f"{own}:halve")
+  x, _ = fed.client("c01")
+  raw = np.load(folder / "x.npy")[:, :, ::2].reshape(-1, 8) * np.float32(1 / 255)
+  assert {row.tobytes() for row in x} <= {row.tobytes() for row in raw}
+
+
 def test_rows_in_memory_are_in_no_file():
   with pytest.raises(DataError, match="^data_on=disk: .*write_clients"):
     fa.federate("digits", data_on="disk")
