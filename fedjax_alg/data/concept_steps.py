@@ -131,7 +131,7 @@ def _take(examples: Examples, partition: Partition, tests: np.ndarray) -> Exampl
 
   def rows(trees: tuple[PyTree, PyTree], split: int, order: np.ndarray) -> Any:
     parts = trees if partition.pooled else trees[split : split + 1]
-    return store.map_arrays(lambda *arrays: store.take_rows(arrays, order), *parts)
+    return store.map_arrays(lambda *arrays: store.order_rows(arrays, order), *parts)
 
   owners = examples.client_train
   if owners is not None:  # with pooled rows that are natural ones, all of x_train

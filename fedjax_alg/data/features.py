@@ -221,7 +221,7 @@ class Contrast(Features):
 
   def compute(self, x: Any, sha256: str = "") -> Any:
     """Normalizes the contrast of each example (``Features.compute``)."""
-    return in_passes(contrast, x)
+    return compute_in_passes(contrast, x)
 
 
 class Hog(Features):
@@ -244,7 +244,7 @@ class Hog(Features):
 
   def compute(self, x: Any, sha256: str = "") -> Any:
     """Computes the histograms (``hog``)."""
-    return in_passes(functools.partial(hog, **dataclasses.asdict(self)), x)
+    return compute_in_passes(functools.partial(hog, **dataclasses.asdict(self)), x)
 
 
 class LayerFeatures(Features):
@@ -284,7 +284,7 @@ class LayerFeatures(Features):
   def compute(self, x: Any, sha256: str = "") -> Any:
     """Reads the run, and computes what the layer reads (``Features.compute``)."""
     assert layer_reader is not None
-    return in_passes(layer_reader(self.run_layer._replace(sha256=sha256)), x)
+    return compute_in_passes(layer_reader(self.run_layer._replace(sha256=sha256)), x)
 
 
 class Backbone(Features):
@@ -487,7 +487,7 @@ class PlannedFeatures(Features):
   def compute(self, x: Any, sha256: str = "") -> Any:
     """Draws the numbers (``Features.compute``)."""
     rng = np.random.default_rng(0)
-    return in_passes(lambda x: rng.random((len(x), self.width), np.float32), x)
+    return compute_in_passes(lambda x: rng.random((len(x), self.width), np.float32), x)
 
 
 #: The features of the examples.
@@ -514,7 +514,7 @@ def hash_of(features: Features) -> str:
   return "" if source is None else source.sha256
 
 
-def in_passes(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
+def compute_in_passes(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
   """Computes a function of each row.
 
   Args:
@@ -633,7 +633,7 @@ class Scaler(NamedTuple):
     Raises:
       DataError: they do not fit into memory, or the disk is full.
     """
-    return in_passes(self._scale, x)
+    return compute_in_passes(self._scale, x)
 
   def _scale(self, x: np.ndarray) -> np.ndarray:
     out = _empty_float32(x, "standardize")

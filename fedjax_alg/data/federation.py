@@ -715,7 +715,7 @@ def _standardize(
     pool = np.concatenate(parts) if len(parts) > 1 else x_train
     scaler = fit_scaler(pool if len(rows) == len(pool) else pool[rows])
   else:
-    scaler = fit_scaler(store.take_rows(parts, rows))
+    scaler = fit_scaler(store.order_rows(parts, rows))
   arrays: Any = compact((scaler.apply(x_train), scaler.apply(x_test)), options.store)
   return dataclasses.replace(examples, x_train=arrays[0], x_test=arrays[1]), scaler
 
@@ -934,7 +934,7 @@ def _sample_training(options: DataOptions, examples: Examples) -> Examples:
   return dataclasses.replace(
     examples,
     checksums=checksums,
-    x_train=store.map_rows(examples.x_train, lambda x: store.take_rows([x], rows)),
+    x_train=store.map_rows(examples.x_train, lambda x: store.order_rows([x], rows)),
     y_train=store.map_arrays(lambda array: array[rows], examples.y_train),
     client_train=None if examples.client_train is None else examples.client_train[rows],
     kind_train=None if examples.kind_train is None else examples.kind_train[rows],

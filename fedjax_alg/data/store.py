@@ -147,7 +147,7 @@ def is_in_files(tree: PyTree) -> bool:
   )
 
 
-def take_rows(parts: Sequence[Any], order: np.ndarray) -> Any:
+def order_rows(parts: Sequence[Any], order: np.ndarray) -> Any:
   """Some rows of arrays.
 
   Args:
