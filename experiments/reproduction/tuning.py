@@ -404,8 +404,7 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
     for place in kinds_map.PLACES
   },
   **{
-    ("beyond", panel.data): _of_map("watch", natural.LIKE)
-    for panel in natural.PANELS
+    ("beyond", panel.data): _of_map("watch", natural.LIKE) for panel in natural.PANELS
   },
   **{("beyond", setup.preset): _of_bridge(setup) for setup in bridge.SETUPS},
   **{

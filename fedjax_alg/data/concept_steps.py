@@ -127,12 +127,11 @@ def share_out_steps(
 def _take(examples: Examples, partition: Partition, tests: np.ndarray) -> Examples:
   """The rows that clients hold, in their order."""
   x, y = (examples.x_train, examples.x_test), (examples.y_train, examples.y_test)
-  if partition.pooled:
-    x, y = (_join(x),) * 2, (_join(y),) * 2
   train = partition.train_order
 
-  def rows(tree: PyTree, order: np.ndarray) -> Any:
-    return store.map_arrays(lambda array: array[order], tree)
+  def rows(trees: tuple[PyTree, PyTree], split: int, order: np.ndarray) -> Any:
+    parts = trees if partition.pooled else trees[split : split + 1]
+    return store.map_arrays(lambda *arrays: store.order_rows(arrays, order), *parts)
 
   owners = examples.client_train
   if owners is not None:  # with pooled rows that are natural ones, all of x_train
@@ -142,14 +141,10 @@ def _take(examples: Examples, partition: Partition, tests: np.ndarray) -> Exampl
     tests_of = tests_of[tests]
   return dataclasses.replace(
     examples,
-    x_train=rows(x[0], train),
-    y_train=rows(y[0], train),
-    x_test=rows(x[1], tests),
-    y_test=rows(y[1], tests),
+    x_train=rows(x, 0, train),
+    y_train=rows(y, 0, train),
+    x_test=rows(x, 1, tests),
+    y_test=rows(y, 1, tests),
     client_train=owners,
     client_test=tests_of,
   )
-
-
-def _join(trees: tuple[PyTree, PyTree]) -> Any:
-  return store.map_arrays(lambda *parts: np.concatenate(parts), *trees)

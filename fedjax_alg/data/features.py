@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import math
 import os
 from typing import Any, ClassVar, NamedTuple, Self
@@ -10,8 +11,10 @@ import numpy as np
 import threadpoolctl
 
 from fedjax_alg import files, optional, own
+from fedjax_alg.data import store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
+from fedjax_alg.data.npy_rows import ComputedRows
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import OWN_CODE, hyper
 from fedjax_alg.part import Part
@@ -27,6 +30,7 @@ _OF_IMAGES = ("weights", "size", "crop", "scale", "layer")
 
 _NORMS = ("l2", "l1", "none")
 _CHUNK = 512  # images at a time: bounds memory and keeps a chunk in cache
+_PART_BYTES = 2**24  # of rows in a file, of which features are computed at once
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
@@ -120,19 +124,20 @@ class Features(Part):
         f"`features`={self}: {source.file} has changed since it was read; restore it"
       )
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Computes the features.
 
     Args:
       x: [n, ...], the examples, any real dtype; images are uint8, or float in [0, 1].
-        With ``reads_texts`` also [n] texts, of dtype object.
+        With ``reads_texts`` also [n] texts, of dtype object. Or rows in files.
       sha256: of the source, ``hash_of`` when it was read first; "": it is read now.
 
     Returns:
-      The features [n, ...], float32; ids stay int32.
+      The features [n, ...], float32; ids stay int32. Those of rows in files are in
+      files, too.
 
     Raises:
-      DataError: they cannot be computed of such examples.
+      DataError: they cannot be computed of such examples, or the disk is full.
       OptionError: the source cannot be read, or has changed.
     """
     raise NotImplementedError
@@ -171,7 +176,7 @@ class RawFeatures(Features):
   WORD, EXAMPLE = "none", "none"
   SHAPED: ClassVar[bool] = True
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Converts images to numbers (``Features.compute``)."""
     return none(x)
 
@@ -183,7 +188,7 @@ class Flattened(Features):
   SHAPED: ClassVar[bool] = True
   VECTORS: ClassVar[bool] = True
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Flattens each example (``Features.compute``)."""
     return flatten_examples(x)
 
@@ -194,7 +199,7 @@ class Images(Features):
   WORD, EXAMPLE = "images", "images"
   SHAPED: ClassVar[bool] = True
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Makes images [n, H, W, c] (``Features.compute``)."""
     return none(x).reshape(len(x), *image_shape(x))
 
@@ -214,9 +219,9 @@ class Contrast(Features):
 
   WORD, EXAMPLE = "contrast", "contrast"
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Normalizes the contrast of each example (``Features.compute``)."""
-    return contrast(x)
+    return compute_in_passes(contrast, x)
 
 
 class Hog(Features):
@@ -237,9 +242,9 @@ class Hog(Features):
   norm: str = hyper("l2", "norm by which each block is divided", choices=_NORMS)
   scale: float = hyper(1.0, "factor of all features", above=0)
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Computes the histograms (``hog``)."""
-    return hog(x, **dataclasses.asdict(self))
+    return compute_in_passes(functools.partial(hog, **dataclasses.asdict(self)), x)
 
 
 class LayerFeatures(Features):
@@ -276,10 +281,10 @@ class LayerFeatures(Features):
     """Returns the features of the run at another path."""
     return type(self)(f"{path}:{self.run_layer.layer}")
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Reads the run, and computes what the layer reads (``Features.compute``)."""
     assert layer_reader is not None
-    return layer_reader(self.run_layer._replace(sha256=sha256))(x)
+    return compute_in_passes(layer_reader(self.run_layer._replace(sha256=sha256)), x)
 
 
 class Backbone(Features):
@@ -375,12 +380,11 @@ class Backbone(Features):
     """Returns the features by the weights at another path."""
     return dataclasses.replace(self, weights=path)
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Computes the features, or reads them from the cache (``Features.compute``)."""
     self.refuse_change(sha256)
     extra = optional.load_extra("backbones.features", f"`features`={self}")
-    result: np.ndarray = extra.compute_features(self, x)
-    return result
+    return extra.compute_features(self, x)
 
   def flops(self, shape: tuple[int, ...]) -> float:
     """Counts the products of the network's convolutions (``Features.flops``)."""
@@ -453,12 +457,11 @@ class OwnFeatures(Features):
     """Returns the features by the function in another file."""
     return type(self)(f"{path}:{self.function.rpartition(':')[2]}")
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Calls the function, or reads the cache (``Features.compute``)."""
     self.refuse_change(sha256)
     extra = optional.load_extra("backbones.features", f"`features`={self}")
-    result: np.ndarray = extra.compute_own_features(self, x)
-    return result
+    return extra.compute_own_features(self, x)
 
   def remaining_work(self, x: np.ndarray) -> FeatureWork:
     """Times the function on a few examples (``Features.remaining_work``)."""
@@ -481,10 +484,10 @@ class PlannedFeatures(Features):
     """Whether the examples may be texts."""
     return self.texts
 
-  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+  def compute(self, x: Any, sha256: str = "") -> Any:
     """Draws the numbers (``Features.compute``)."""
     rng = np.random.default_rng(0)
-    return rng.random((len(x), self.width), np.float32)
+    return compute_in_passes(lambda x: rng.random((len(x), self.width), np.float32), x)
 
 
 #: The features of the examples.
@@ -509,6 +512,29 @@ def hash_of(features: Features) -> str:
   """
   source = features.source()
   return "" if source is None else source.sha256
+
+
+def compute_in_passes(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
+  """Computes a function of each row.
+
+  Args:
+    function: x [n, ...] -> values [n, ...]. Of the rows from a multiple of 512 on, it
+      must compute the same bits if it gets them alone.
+    x: [n, ...], an array or rows in files.
+
+  Returns:
+    The values; those of rows in files as ``ComputedRows``.
+
+  Raises:
+    DataError: the disk is full, or a file cannot be read.
+  """
+  if not store.is_in_files(x):
+    return function(x)
+  step = _CHUNK * max(1, _PART_BYTES // (4 * _CHUNK * max(1, math.prod(x.shape[1:]))))
+  parts = (
+    function(x[start : start + step]) for start in range(0, max(1, len(x)), step)
+  )
+  return ComputedRows.of_parts(parts, len(x))
 
 
 def _empty_float32(x: np.ndarray, kind: str) -> np.ndarray:
@@ -547,7 +573,9 @@ def none(x: np.ndarray) -> np.ndarray:
   if x.dtype == np.uint8:
     result: np.ndarray = np.multiply(x, np.float32(1 / 255), dtype=np.float32)
     return result
-  return x if x.dtype.kind == "i" else x.astype(np.float32, copy=False)
+  if x.dtype.kind == "i" or x.dtype == np.float32:
+    return x  # perhaps rows in files
+  return x.astype(np.float32)
 
 
 def flatten_examples(x: np.ndarray) -> np.ndarray:
@@ -593,15 +621,21 @@ class Scaler(NamedTuple):
   #: values very large
   factor: np.ndarray
 
-  def apply(self, x: np.ndarray) -> np.ndarray:
+  def apply(self, x: Any) -> Any:
     """Computes (x - mean) * factor.
 
     Args:
-      x: [n, ...], any real dtype.
+      x: [n, ...], any real dtype, an array or rows in files.
 
     Returns:
-      float32 [n, ...].
+      float32 [n, ...], likewise.
+
+    Raises:
+      DataError: they do not fit into memory, or the disk is full.
     """
+    return compute_in_passes(self._scale, x)
+
+  def _scale(self, x: np.ndarray) -> np.ndarray:
     out = _empty_float32(x, "standardize")
     for start in range(0, len(x), _CHUNK):
       rows = slice(start, start + _CHUNK)
@@ -609,7 +643,7 @@ class Scaler(NamedTuple):
     return out
 
 
-def fit_scaler(x: np.ndarray) -> Scaler:
+def fit_scaler(x: Any) -> Scaler:
   """Computes mean and standard deviation of each input.
 
   uint8 images keep their scale 0..255, as in the FedProx generator. (That one
@@ -617,17 +651,40 @@ def fit_scaler(x: np.ndarray) -> Scaler:
   the test set.)
 
   Args:
-    x: [n, ...] rows for training, any real dtype, n >= 1.
+    x: [n, ...] rows for training, any real dtype, n >= 1. Rows in files are read
+      twice.
 
   Returns:
     The scaler.
   """
-  mean = x.mean(axis=0, dtype=np.float64)
-  variance = np.zeros_like(mean)
+  mean = _mean(x)
+  variance, least, most = np.zeros_like(mean), x[:1][0], x[:1][0]
   for start in range(0, len(x), _CHUNK):  # avoids a float64 copy of all
-    variance += np.square(x[start : start + _CHUNK] - mean).sum(axis=0)
-  changes = x.max(axis=0) > x.min(axis=0)
+    rows = x[start : start + _CHUNK]
+    variance += np.square(rows - mean).sum(axis=0)
+    least, most = (
+      np.minimum(least, rows.min(axis=0)),
+      np.maximum(most, rows.max(axis=0)),
+    )
+  changes = most > least
   return Scaler(mean, np.where(changes, 1 / (np.sqrt(variance / len(x)) + 0.001), 0.0))
+
+
+def _mean(x: Any) -> np.ndarray:
+  """The mean of rows, of which NumPy adds one after the other.
+
+  Rows in files have the same bits as an array of them: the sum so far is the first of
+  the next rows. A single column is summed in pairs, so it is read as one.
+  """
+  if isinstance(x, np.ndarray) or math.prod(x.shape[1:]) == 1:
+    result: np.ndarray = x[:].mean(axis=0, dtype=np.float64)
+    return result
+  total = x[:_CHUNK].sum(axis=0, dtype=np.float64)
+  for start in range(_CHUNK, len(x), _CHUNK):
+    rows = x[start : start + _CHUNK].astype(np.float64)
+    total = np.concatenate([total[None], rows]).sum(axis=0)
+  mean: np.ndarray = total / len(x)
+  return mean
 
 
 def contrast(x: np.ndarray) -> np.ndarray:

@@ -39,7 +39,6 @@ from fedjax_alg.data.features import (
   image_shape,
 )
 from fedjax_alg.data.hold_out import hold_out, leave_out, put_back
-from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.data.label_skew import Iid
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
@@ -50,7 +49,6 @@ from fedjax_alg.data.layout import (
 )
 from fedjax_alg.data.location import has_room
 from fedjax_alg.data.newcomers import with_newcomers
-from fedjax_alg.data.npy_rows import OrderedRows
 from fedjax_alg.data.options import (
   DataOptions,
   PartitionOptions,
@@ -602,8 +600,6 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   if isinstance(examples.x_train, dict):
     return _store_each(options, examples)
   arrays: Any = examples.x_train, examples.x_test
-  if store.is_in_files(arrays) and arrays[0].dtype != np.uint8:
-    return examples
   features, shape = options.features, arrays[0].shape[1:]
   check_texts(features, arrays[0])
   kind, raw_shape = features.WORD, shape
@@ -619,7 +615,10 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
       Coded(images.reshape(len(images), *shape), IMAGE_SCALE) for images in arrays
     )
   else:
-    arrays = compact(tuple(map(features.compute, arrays)), options.store)
+    x_train = features.compute(arrays[0])
+    # Only features that were computed tell how many there are of an example.
+    x_test = features.compute(arrays[1]) if len(arrays[1]) else x_train[:0]
+    arrays = compact((x_train, x_test), options.store)
   return dataclasses.replace(
     examples, x_train=arrays[0], x_test=arrays[1], raw_shape=raw_shape
   )
@@ -632,49 +631,47 @@ def _load_rows(options: DataOptions, examples: Examples) -> Examples:
     DataError: they are in no files, or do not fit into memory.
   """
   location, arrays = options.data_on, (examples.x_train, examples.x_test)
-  changed = _changed_in_files(options)
+  needed, why = _needs_memory(options)
+  if _changes_examples(options):
+    examples = dataclasses.replace(examples, checksums=None)
   if location.IS_FILES:
     if not store.is_in_files(arrays):
       raise DataError(
         f"{location.label}: {examples.name} is in memory (allowed: auto, device, host; "
         "write_clients makes files, and open_clients opens them)"
       )
-    if changed:
-      raise DataError(
-        f"{changed}: not with {location.label}, whose examples stay as {examples.name} "
-        "has them"
-      )
+    if needed:
+      raise DataError(f"{needed}: not with {location.label}: {why}")
     return examples
   if not store.is_in_files(arrays):
     return examples
   nbytes = sum(array.nbytes for array in arrays)
   # They are there twice while they are put into the order of the clients.
-  if location.IS_CHOSEN and not changed and not has_room(2 * nbytes, memory.free()):
+  if location.IS_CHOSEN and not needed and not has_room(2 * nbytes, memory.free()):
     return examples
   check_memory(
     f"{_label(options, examples)}: {examples.rows[0]:,} examples",
     nbytes,
-    f"`data_on`=disk leaves them in their files{', without ' * bool(changed)}{changed}",
+    f"`data_on`=disk leaves them in their files{', without ' * bool(needed)}{needed}",
   )
   x_train, x_test = (array[:] for array in arrays)
-  return dataclasses.replace(
-    examples,
-    x_train=x_train,
-    x_test=x_test,
-    checksums=None if changed else examples.checksums,
-  )
+  return dataclasses.replace(examples, x_train=x_train, x_test=x_test)
 
 
-def _changed_in_files(options: DataOptions) -> str:
-  """The option that would read or change all examples, with its value; or ""."""
-  for name, value, is_right in (
-    ("features", options.features, options.features.WORD == "none"),
-    ("kinds", options.kinds, not options.kinds.CHANGES),
-    ("store", options.store, options.store == "auto"),
-  ):
-    if not is_right:
-      return f"`{name}`={value}"
-  return ""
+def _changes_examples(options: DataOptions) -> bool:
+  """Whether the examples of a run may be others than those of its files."""
+  is_same = options.features.WORD == "none" and options.store == "auto"
+  return options.kinds.CHANGES or not is_same
+
+
+def _needs_memory(options: DataOptions) -> tuple[str, str]:
+  """The option that needs all examples in memory, with its value, and why; or ""."""
+  kinds = options.kinds
+  if kinds.CHANGES and not kinds.BY_ROW:
+    return kinds.label, "your function gets all examples of a kind at once"
+  if options.store != "auto":
+    return f"`store`={options.store}", "it says what bytes the memory has"
+  return "", ""
 
 
 def _store_each(options: DataOptions, examples: Examples) -> Examples:
@@ -710,13 +707,15 @@ def _standardize(
   clients and of clients that do not take part. Newcomers do.
   """
   x_train, x_test = examples.x_train, examples.x_test
-  pool = x_train
-  if partition.pooled and len(x_test):
-    pool = np.concatenate([x_train, x_test])
+  parts = [x_train, x_test] if partition.pooled and len(x_test) else [x_train]
   # In the order of the data, so that the sums do not depend on the partition
   # where its clients train on all rows.
   rows = np.sort(partition.train_order)
-  scaler = fit_scaler(pool if len(rows) == len(pool) else pool[rows])
+  if not store.is_in_files(parts):
+    pool = np.concatenate(parts) if len(parts) > 1 else x_train
+    scaler = fit_scaler(pool if len(rows) == len(pool) else pool[rows])
+  else:
+    scaler = fit_scaler(store.order_rows(parts, rows))
   arrays: Any = compact((scaler.apply(x_train), scaler.apply(x_test)), options.store)
   return dataclasses.replace(examples, x_train=arrays[0], x_test=arrays[1]), scaler
 
@@ -928,11 +927,6 @@ def _sample_training(options: DataOptions, examples: Examples) -> Examples:
   )
   rows = np.sort(rng.permutation(total)[:count])
 
-  def take(array: Any) -> Any:
-    if not store.is_in_files(array):
-      return array[rows]
-    return HostRows(OrderedRows([array], rows, count, array.dtype))
-
   checksums = examples.checksums
   if checksums is not None:
     of_rows = hashlib.sha256(checksums[0].encode() + rows.astype(np.int64).tobytes())
@@ -940,7 +934,7 @@ def _sample_training(options: DataOptions, examples: Examples) -> Examples:
   return dataclasses.replace(
     examples,
     checksums=checksums,
-    x_train=store.map_rows(examples.x_train, take),
+    x_train=store.map_rows(examples.x_train, lambda x: store.order_rows([x], rows)),
     y_train=store.map_arrays(lambda array: array[rows], examples.y_train),
     client_train=None if examples.client_train is None else examples.client_train[rows],
     kind_train=None if examples.kind_train is None else examples.kind_train[rows],

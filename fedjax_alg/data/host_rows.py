@@ -65,8 +65,15 @@ class HostRows:
   def __len__(self) -> int:
     return self.shape[0]
 
-  def __getitem__(self, rows: slice) -> np.ndarray:
-    """Reads rows that follow each other, ``rows[begin:end]``."""
+  def reshape(self, *shape: int) -> "HostRows":
+    """The same rows in another shape, if the source can have it."""
+    return HostRows(self.source.reshape(*shape))
+
+  def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+    """Reads rows that follow each other, ``rows[begin:end]``, or those of numbers [n].
+
+    Only some sources have the latter.
+    """
     result: np.ndarray = self.source[rows]
     return result
 

@@ -1,6 +1,6 @@
 """What the kinds of clients do to their examples, parts of the option `kinds`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import itertools
 import math
@@ -16,17 +16,21 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory
 from fedjax_alg.data.features import none as as_float32
 from fedjax_alg.data.kinds import STREAM
+from fedjax_alg.data.npy_rows import ComputedRows
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import FAILURES, OptionError, describe_error
 from fedjax_alg.hparams import OWN_CODE, hyper
 from fedjax_alg.part import Part
 
-#: (x [n, ...], y [n, ...], kind, key) -> x [n, ...], y [n, ...]
+#: (x [n, ...], y [n, ...], kind, key or what ``Kinds.draws`` makes of it)
+#: -> x [n, ...], y [n, ...]
 KindFn = Callable[[Any, Any, int, Any], tuple[Any, Any]]
 #: How many of the examples a kind has.
 KIND_DATA = ("split", "all")
 #: The most kinds of a function.
 _MOST = 10_000
+#: Of rows in files, which are changed at once.
+_PART_BYTES = 2**24
 
 
 class Kinds(Part):
@@ -35,6 +39,7 @@ class Kinds(Part):
   CHANGES: ClassVar[bool] = True  #: whether kinds change the examples of a data set
   ONE_EACH: ClassVar[bool] = False  #: whether every client is of another kind
   LABELS_ONLY: ClassVar[bool] = False  #: whether kinds differ in their labels alone
+  BY_ROW: ClassVar[bool] = True  #: whether the examples of a kind may come in parts
 
   @property
   def label(self) -> str:
@@ -108,6 +113,10 @@ class Kinds(Part):
       DataError: the data cannot be changed so.
     """
     raise NotImplementedError
+
+  def draws(self, key: Any) -> Any:
+    """Makes what the function draws from, for all examples of a kind."""
+    return key
 
 
 class _SharedKinds(Kinds, kw_only=True):
@@ -301,14 +310,17 @@ class _Noise(Kinds):
     _check_numbers(self.label, examples, "real numbers")
     levels = self._levels(number)
 
-    def add_noise(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
+    def add_noise(x: Any, y: Any, kind: int, rng: Any) -> tuple[Any, Any]:
       if levels[kind] == 0:
         return x, y
-      rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
       noise = rng.standard_normal(x.shape, np.float32)
       return as_float32(x) + np.float32(levels[kind]) * noise, y
 
     return add_noise
+
+  def draws(self, key):
+    """A generator, which goes on from one part of the examples to the next."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 class NoisyInputs(_Noise):
@@ -371,6 +383,7 @@ class OwnKinds(_ChangedKinds):
   """
 
   WORD, EXAMPLE = OWN_CODE, "my_kinds.py:shift,3"
+  BY_ROW = False
 
   function: str = hyper(dataclasses.MISSING, f"the name of the function, {own.FORMS}")
   number: int | None = hyper(
@@ -498,44 +511,111 @@ def change_rows(
     DataError: see ``change_examples``.
   """
   function = change.make_function(examples, number, seed, is_image)
-  train, test = kinds_of_rows
-  present = np.unique(np.concatenate([train, test]))
-  present = present[present >= 0]
-  key, results = jax.random.fold_in(jax.random.key(seed), STREAM), []
-  for split, (x, y, of_row) in enumerate(
-    (
-      (examples.x_train, examples.y_train, train),
-      (examples.x_test, examples.y_test, test),
-    )
-  ):
-    parts = []
-    for kind in present.tolist():
-      rows = np.flatnonzero(of_row == kind)
-      before = tuple(
-        store.map_arrays(lambda array, rows=rows: array[rows], tree) for tree in (x, y)
-      )
-      of_kind = jax.random.fold_in(jax.random.fold_in(key, kind), split)
-      if len(rows):
-        parts.append((rows, function(before[0], before[1], kind, of_kind)))
-    results.append(parts)
-  # uint8 becomes float32 everywhere if it does so anywhere.
-  bytes_stay = all(
-    array.dtype == np.uint8
-    for parts in results
-    for _, (x, _) in parts
-    for array in store.arrays(x)
-  )
-  x_train, x_test = (
-    _put(x, [(rows, after[0]) for rows, after in parts], bytes_stay)
-    for x, parts in zip((examples.x_train, examples.x_test), results)
-  )
-  y_train, y_test = (
-    _put(y, [(rows, after[1]) for rows, after in parts], True)
-    for y, parts in zip((examples.y_train, examples.y_test), results)
+  key = jax.random.fold_in(jax.random.key(seed), STREAM)
+
+  def draws(kind: int, split: int) -> Any:
+    return change.draws(jax.random.fold_in(jax.random.fold_in(key, kind), split))
+
+  x, y = (examples.x_train, examples.x_test), (examples.y_train, examples.y_test)
+  apply = _change_in_files if store.is_in_files(x) else _change_in_memory
+  rows = [_rows_of_kinds(of_row) for of_row in kinds_of_rows]
+  (x_train, y_train), (x_test, y_test) = apply(
+    function, draws, x, y, rows, change.LABELS_ONLY
   )
   return dataclasses.replace(
     examples, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test
   )
+
+
+def _rows_of_kinds(of_row: np.ndarray) -> dict[int, np.ndarray]:
+  """The rows of each kind that has any, rising; those of kind -1 come first."""
+  order = np.argsort(of_row, kind="stable")
+  kinds, first = np.unique(of_row[order], return_index=True)
+  return dict(zip(kinds.tolist(), np.split(order, first[1:]))) if len(order) else {}
+
+
+def _take(tree: Any, rows: np.ndarray) -> Any:
+  return store.map_arrays(lambda array: array[rows], tree)
+
+
+def _change_in_memory(
+  function: KindFn,
+  draws: Callable[[int, int], Any],
+  x: tuple[Any, Any],
+  y: tuple[Any, Any],
+  rows_of: list[dict[int, np.ndarray]],
+  labels_only: bool,
+) -> list[tuple[Any, Any]]:
+  """x and y of both splits, changed.
+
+  Args:
+    function: what the kinds do.
+    draws: (kind, split) -> what the function draws from.
+    x: the examples for training and for testing.
+    y: their targets.
+    rows_of: of each split the rows of each kind.
+    labels_only: whether x stays.
+  """
+  results: list[list[Any]] = [[], []]
+  for split, parts in enumerate(results):
+    for kind, rows in rows_of[split].items():
+      if kind >= 0:
+        before = _take(x[split], rows), _take(y[split], rows)
+        parts.append((rows, function(*before, kind, draws(kind, split))))
+  # uint8 becomes float32 everywhere if it does so anywhere.
+  bytes_stay = all(
+    array.dtype == np.uint8
+    for parts in results
+    for _, (x_after, _) in parts
+    for array in store.arrays(x_after)
+  )
+  return [
+    (
+      x[split]
+      if labels_only
+      else _put(x[split], [(rows, after[0]) for rows, after in parts], bytes_stay),
+      _put(y[split], [(rows, after[1]) for rows, after in parts], True),
+    )
+    for split, parts in enumerate(results)
+  ]
+
+
+def _change_in_files(
+  function: KindFn,
+  draws: Callable[[int, int], Any],
+  x: tuple[Any, Any],
+  y: tuple[Any, Any],
+  rows_of: list[dict[int, np.ndarray]],
+  labels_only: bool,
+) -> list[tuple[Any, Any]]:
+  """``_change_in_memory`` of rows in files, some of a kind at a time."""
+  step = max(1, _PART_BYTES // (4 * max(1, math.prod(x[0].shape[1:]))))
+
+  def parts(split: int, most: int | None) -> Iterator[Any]:
+    for kind, rows in rows_of[split].items():
+      of_kind = draws(kind, split) if kind >= 0 else None
+      for begin in range(0, len(rows[:most]), step):
+        part = rows[:most][begin : begin + step]
+        after = _take(x[split], part), _take(y[split], part)
+        if kind >= 0:
+          after = function(*after, kind, of_kind)
+        yield part, after
+
+  dtype = x[0].dtype  # one row of each kind tells that of the changed rows
+  firsts = (after[0] for split in (0, 1) for _, after in parts(split, 1))
+  if dtype == np.uint8 and any(first.dtype != np.uint8 for first in firsts):
+    dtype = np.dtype(np.float32)
+  results = []
+  for split in (0, 1):
+    x_after = x[split] if labels_only else ComputedRows(x[split].shape, dtype)
+    y_after = store.map_arrays(np.copy, y[split])
+    for part, after in parts(split, None):
+      if not labels_only:
+        x_after.write(part, as_float32(after[0]) if dtype == np.float32 else after[0])
+      for array, changed in zip(store.arrays(y_after), store.arrays(after[1])):
+        array[part] = changed
+    results.append((x_after, y_after))
+  return results
 
 
 def _put(tree: Any, parts: list[tuple[np.ndarray, Any]], bytes_stay: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Rows of a .npy file that are read when they are wanted.
+"""Rows of files that are read when they are wanted.
 
 They are read with the calls of the system and not through a memory map. A file that is
 cut short while it is read is an error of one line then, and not the end of the
@@ -6,14 +6,17 @@ process; nothing that was read counts as memory of the process; and file systems
 memory maps serve, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import math
 import os
 import pathlib
-from typing import Any, BinaryIO
+import shutil
+import tempfile
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from fedjax_alg import memory
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.errors import reason
 
@@ -42,14 +45,13 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 class _Descriptor:
-  """A file that is open for reading as long as something refers to it."""
+  """A file that is open as long as something refers to it."""
 
-  def __init__(self, path: pathlib.Path):
-    self.number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+  def __init__(self, number: int):
+    self.number = number
 
   def __del__(self, close: Callable[[int], None] = os.close) -> None:
-    if hasattr(self, "number"):
-      close(self.number)
+    close(self.number)
 
 
 class NpyRows:
@@ -63,7 +65,8 @@ class NpyRows:
     """
     self.path = path
     try:
-      self._file = _Descriptor(path)
+      flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+      self._file = _Descriptor(os.open(path, flags))
       with open(self._file.number, "rb", closefd=False) as file:
         shape, in_fortran_order, dtype = read_header(file)
         self._begin = file.tell()
@@ -75,10 +78,12 @@ class NpyRows:
       raise DataError(f"{path}: must be an array of rows in C order")
     self.shape: tuple[int, ...] = shape
     self.dtype = dtype
-    self._stat = os.fstat(self._file.number)
-    if self._stat.st_size != self._begin + self.nbytes:
+    stat = os.fstat(self._file.number)
+    #: when it was written; None: nothing else can write to it
+    self._written: int | None = stat.st_mtime_ns
+    if stat.st_size != self._begin + self.nbytes:
       raise DataError(
-        f"{path}: has {self._stat.st_size:,} bytes, must have "
+        f"{path}: has {stat.st_size:,} bytes, must have "
         f"{self._begin + self.nbytes:,}: cut short, or changed"
       )
 
@@ -91,6 +96,10 @@ class NpyRows:
   def nbytes(self) -> int:
     """The size of all rows."""
     return math.prod(self.shape) * self.dtype.itemsize
+
+  @property
+  def _row_nbytes(self) -> int:
+    return math.prod(self.shape[1:]) * self.dtype.itemsize
 
   def __len__(self) -> int:
     return self.shape[0]
@@ -111,8 +120,9 @@ class NpyRows:
       return _take(self, rows)
     begin, end, _ = rows.indices(len(self))
     out = np.empty((max(end - begin, 0), *self.shape[1:]), self.dtype)
-    row_nbytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-    self._read(out.reshape(-1).view(np.uint8).data, self._begin + begin * row_nbytes)
+    self._read(
+      out.reshape(-1).view(np.uint8).data, self._begin + begin * self._row_nbytes
+    )
     return out
 
   def _read(self, out: memoryview, at: int) -> None:
@@ -126,8 +136,87 @@ class NpyRows:
       stat = os.fstat(file)
     except OSError as error:
       raise DataError(f"{self.path}: cannot be read, {reason(error)}") from error
-    if done < len(out) or stat.st_mtime_ns != self._stat.st_mtime_ns:
+    if done < len(out) or self._written not in (None, stat.st_mtime_ns):
       raise DataError(f"{self.path}: has changed while it was read, or was cut short")
+
+
+class ComputedRows(NpyRows):
+  """Rows that were computed from others, [n, ...], in a file without a name.
+
+  It is in the folder for temporary files (the variable ``TMPDIR``), and ends with the
+  process, or when nothing refers to it any more.
+  """
+
+  def __init__(self, shape: tuple[int, ...], dtype: Any):
+    """Makes the file; its rows are zeros.
+
+    Raises:
+      DataError: it cannot be made, or the folder has not as much space.
+    """
+    self.shape, self.dtype = shape, np.dtype(dtype)
+    self.path, self._begin, self._written = pathlib.Path("TMPDIR"), 0, None
+    try:
+      self.path = pathlib.Path(tempfile.gettempdir())
+      free = shutil.disk_usage(self.path).free
+      with tempfile.TemporaryFile() as file:
+        self._file = _Descriptor(os.dup(file.fileno()))
+      os.truncate(self._file.number, self.nbytes)
+    except OSError as error:
+      raise self._refusal(reason(error)) from error
+    if self.nbytes > free:
+      raise self._refusal(f"it has {memory.gigabytes(free)}")
+
+  @classmethod
+  def of_parts(cls, parts: Iterable[np.ndarray], total: int) -> Self:
+    """Writes rows that are computed part by part.
+
+    Args:
+      parts: arrays [..., ...], one after the other all rows; at least one.
+      total: n, the number of all rows.
+
+    Returns:
+      The rows, of the dtype of the first part.
+
+    Raises:
+      DataError: see ``write``.
+    """
+    rows, done = None, 0
+    for part in parts:
+      if rows is None:
+        rows = cls((total, *part.shape[1:]), part.dtype)
+      rows.write(np.arange(done, done + len(part)), part)
+      done += len(part)
+    assert rows is not None and done == total
+    return rows
+
+  def write(self, numbers: np.ndarray, values: np.ndarray) -> None:
+    """Writes some rows.
+
+    Args:
+      numbers: [k] int, their numbers, rising.
+      values: [k, ...], converted to the dtype of the rows.
+
+    Raises:
+      DataError: the disk is full.
+    """
+    if not self._row_nbytes or not len(numbers):
+      return
+    values = np.ascontiguousarray(values, self.dtype)
+    edges = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1), len(numbers)]
+    for begin, end in zip(edges[:-1], edges[1:]):
+      data = values[begin:end].reshape(-1).view(np.uint8).data
+      at, done = int(numbers[begin]) * self._row_nbytes, 0
+      try:
+        while done < len(data):
+          done += os.pwrite(self._file.number, data[done:], at + done)
+      except OSError as error:
+        raise self._refusal(reason(error)) from error
+
+  def _refusal(self, why: str) -> DataError:
+    return DataError(
+      f"{self.path}: {memory.gigabytes(self.nbytes)} of computed examples are written "
+      f"to this folder, {why} (the variable TMPDIR names another one)"
+    )
 
 
 class OrderedRows:
@@ -146,10 +235,25 @@ class OrderedRows:
     self.shape = (places, *parts[0].shape[1:])
     self.dtype = np.dtype(dtype)
 
-  def __getitem__(self, rows: slice) -> np.ndarray:
-    begin, end, _ = rows.indices(self.shape[0])
-    out = np.zeros((max(end - begin, 0), *self.shape[1:]), self.dtype)
-    numbers, first = self._order[begin:end], 0
+  def reshape(self, *shape: int) -> "OrderedRows":
+    """The same rows in another shape."""
+    view = object.__new__(OrderedRows)
+    parts = [part.reshape(len(part), *shape[1:]) for part in self._parts]
+    view.__dict__.update(self.__dict__, _parts=parts, shape=(self.shape[0], *shape[1:]))
+    return view
+
+  def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+    """Reads rows that follow each other, ``rows[begin:end]``, or those of numbers [n].
+
+    Only the former can be the zeros behind the others.
+    """
+    if isinstance(rows, slice):
+      begin, end, _ = rows.indices(self.shape[0])
+      numbers, count = self._order[begin:end], max(end - begin, 0)
+    else:
+      numbers, count = self._order[rows], len(rows)
+    first = 0
+    out = np.zeros((count, *self.shape[1:]), self.dtype)
     for part in self._parts:
       inside = (numbers >= first) & (numbers < first + len(part))
       if inside.all():

@@ -12,7 +12,7 @@ results have other last bits on a CPU (measured, JAX 0.10). Both products of a c
 take four times as much memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
 from typing import Any, TypeGuard
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.host_rows import HostRows
-from fedjax_alg.data.npy_rows import NpyRows
+from fedjax_alg.data.npy_rows import NpyRows, OrderedRows
 from fedjax_alg.memory import row_chunks
 from fedjax_alg.typing import AnyArray, PyTree
 
@@ -147,6 +147,21 @@ def is_in_files(tree: PyTree) -> bool:
   )
 
 
+def order_rows(parts: Sequence[Any], order: np.ndarray) -> Any:
+  """Some rows of arrays.
+
+  Args:
+    parts: arrays [n, ...], whose rows are counted as those of one.
+    order: [M] int, the rows.
+
+  Returns:
+    [M, ...], a copy; rows in files stay there, and are read in this order.
+  """
+  if any(map(is_in_files, parts)):
+    return HostRows(OrderedRows(parts, order, len(order), parts[0].dtype))
+  return (parts[0] if len(parts) == 1 else np.concatenate(parts))[order]
+
+
 def values_each(x: PyTree) -> int:
   """Counts the numbers in an example."""
   return sum(math.prod(array.shape[1:]) for array in arrays(x))
@@ -196,7 +211,7 @@ def compact(
 
   Args:
     arrays: the examples for training and for testing, float32 or integers;
-      arrays that are ``Coded`` are not changed.
+      arrays that are ``Coded`` or in files are not changed.
     store: one of ``STORES``. With "auto" float32 values become bytes if they
       are multiples of 1, of 1/255 or of 1/2^k (k up to 8) of at most 255, as
       images are, and token ids if they are all below 256. With "uint8" float32
@@ -209,7 +224,7 @@ def compact(
   Raises:
     DataError: "uint8" would not be exact.
   """
-  if store == "float32" or not _all_plain(arrays):
+  if store == "float32" or is_in_files(arrays) or not _all_plain(arrays):
     return arrays
   if arrays[0].dtype.kind == "i":
     if all(0 <= a.min(initial=0) and a.max(initial=0) < 256 for a in arrays):

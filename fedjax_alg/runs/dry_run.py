@@ -19,7 +19,7 @@ from fedjax_alg import split
 from fedjax_alg.base import Work
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.data import layout, store
+from fedjax_alg.data import layout
 from fedjax_alg.data.features import Features, FeatureWork, PlannedFeatures
 from fedjax_alg.data.federation import Federation, Federations, load_examples
 from fedjax_alg.engine import loop, sharding
@@ -129,7 +129,7 @@ def estimate_features(plan: plan_lib.Plan) -> FeatureWork | None:
 
   Returns:
     The work; None of features that take no time that counts, and of examples that
-    are in files or that kinds of clients change.
+    kinds of clients change.
 
   Raises:
     DataError, OptionError: the data or the weights cannot be read.
@@ -141,8 +141,6 @@ def estimate_features(plan: plan_lib.Plan) -> FeatureWork | None:
     return None  # without reading the data
   examples = load_examples(data)
   arrays = examples.x_train, examples.x_test
-  if store.is_in_files(arrays):
-    return None
   parts = [work for x in arrays if (work := data.features.remaining_work(x))]
   return functools.reduce(operator.add, parts)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data import DataError, client_files, row_dealing
+from fedjax_alg.data import DataError, client_files, kind_changes, row_dealing, store
 from fedjax_alg.data.client_files import open_clients, write_clients
 from tests import problems
 
@@ -261,20 +261,55 @@ def test_damage_is_one_line(tmp_path, damage):
   assert "\n" not in str(error.value)
 
 
+def test_what_needs_all_rows_in_memory_is_refused(tmp_path):
+  folder = write_clients(tmp_path, make_clients())
+  own = tmp_path / "mine.py"
+  own.write_text("def change(x, y, kind, key): return x, y")
+  for name, value in (("kinds", f"{own}:change,2"), ("store", "float32")):
+    with pytest.raises(DataError, match=f"^{name}=.*data_on=disk"):
+      fa.federate(open_clients(folder), data_on="disk", **{name: value})
+
+
 @pytest.mark.parametrize(
   "options",
   [
-    dict(features="standardize"),
-    dict(features="hog"),
-    dict(kinds="rotate:2"),
-    dict(store="float32"),
+    dict(features="standardize", validation_clients=3),
+    dict(features="standardize", partition="powerlaw", num_clients=5),
+    dict(features="hog:block=2", kinds="rotate:0,30"),
+    dict(features="contrast", train_examples=100),
+    dict(kinds="noise:0.1"),
+    dict(kinds="noise:0"),  # bytes stay bytes
+    dict(kinds="permute:2", features="flatten", train_examples=100),
   ],
 )
-def test_what_would_read_all_rows_is_refused(tmp_path, options):
-  folder = write_clients(tmp_path, make_clients())
-  (name,) = options
-  with pytest.raises(DataError, match=f"^{name}=.*data_on=disk"):
-    fa.federate(open_clients(folder), data_on="disk", **options)
+def test_examples_that_are_changed_in_passes_have_the_same_bits(
+  tmp_path, options, monkeypatch
+):
+  """Also if those of a kind are read in several parts."""
+  monkeypatch.setattr(kind_changes, "_PART_BYTES", 256)
+  folder = write_clients(tmp_path / "clients", make_clients(tests=True))
+  first, second = (
+    fa.federate(f"clients:{folder}", data_on=data_on, **options)
+    for data_on in ("device", "disk")
+  )
+  assert first.hashes == second.hashes
+  assert store.is_in_files((second.data.train.x, second.data.test.x))
+  for client in first.client_names[:5]:
+    for name in ("client", "client_test"):
+      for a, b in zip(*(getattr(fed, name)(client) for fed in (first, second))):
+        assert (a.dtype, a.tobytes()) == (b.dtype, b.tobytes())
+
+
+@pytest.mark.parametrize("data_on", ["device", "disk"])
+def test_a_function_gives_the_features_of_a_folder_without_tests(tmp_path, data_on):
+  """How many there are is not known from no examples."""
+  own = tmp_path / "mine.py"
+  own.write_text("def halve(x): return x.reshape(len(x), -1)[:, ::2]")
+  folder = write_clients(tmp_path / "clients", make_clients())
+  fed = fa.federate(f"clients:{folder}", data_on=data_on, features=f"{own}:halve")
+  x, _ = fed.client("c01")
+  raw = np.load(folder / "x.npy")[:, :, ::2].reshape(-1, 8) * np.float32(1 / 255)
+  assert {row.tobytes() for row in x} <= {row.tobytes() for row in raw}
 
 
 def test_rows_in_memory_are_in_no_file():

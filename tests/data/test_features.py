@@ -1,12 +1,15 @@
 """Features against plain loops written from the definitions."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import threadpoolctl
 
+from fedjax_alg import part
 from fedjax_alg.data import DataError, features
+from fedjax_alg.data.npy_rows import NpyRows
 
 
 def hog_by_loops(image, block, stride, bins, norm, scale, eps):
@@ -124,6 +127,34 @@ def test_standardize_uses_only_the_training_set():
     live.std(0), std.ravel()[:5] / (std.ravel()[:5] + 0.001), rtol=1e-4
   )
   np.testing.assert_array_equal(got_train[:, 1, 2], 0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(1,), (2,), (1, 3), (5, 5, 1), (9000,)])
+def test_the_scale_of_rows_in_a_file_has_the_same_bits(tmp_path, shape, dtype):
+  """NumPy adds rows one after the other, and a single column in pairs."""
+  rng = np.random.default_rng(4)
+  for size in (1, 513, 1537):
+    x = (100 * rng.random((size, *shape), np.float32)).astype(dtype)
+    np.save(tmp_path / "x.npy", x)
+    rows = NpyRows(tmp_path / "x.npy")
+    expected, actual = features.fit_scaler(x), features.fit_scaler(rows)
+    for a, b in zip(expected, actual, strict=True):
+      assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    assert actual.apply(rows)[:].tobytes() == expected.apply(x).tobytes()
+
+
+@pytest.mark.parametrize("text", ["contrast", "hog:block=3", "flatten", "images"])
+def test_features_of_rows_in_a_file_have_the_same_bits(tmp_path, text, monkeypatch):
+  """The last part of a file has as many rows as the last chunk of an array."""
+  monkeypatch.setattr(features, "_PART_BYTES", 2**17)
+  x = np.random.default_rng(4).random((1300, 6, 6), np.float32)
+  np.save(tmp_path / "x.npy", x)
+  kind: Any = part.read_part("features", text, features.FEATURES)
+  actual = kind.compute(NpyRows(tmp_path / "x.npy"))
+  expected = kind.compute(x)
+  assert actual.shape == expected.shape
+  assert actual[:].tobytes() == expected.tobytes()
 
 
 def test_standardize_of_bytes_keeps_their_scale():

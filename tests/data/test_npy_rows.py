@@ -1,12 +1,15 @@
 """Rows of files, read when they are wanted."""
 
 import os
+import sys
+import tempfile
 
 import numpy as np
 import pytest
 
 from fedjax_alg.data import DataError
-from fedjax_alg.data.npy_rows import NpyRows, OrderedRows
+from fedjax_alg.data.npy_rows import ComputedRows, NpyRows, OrderedRows
+from tests import problems
 
 _VALUES = np.arange(60, dtype=np.float32).reshape(20, 3)
 
@@ -33,6 +36,37 @@ def test_an_order_is_kept_and_zeros_follow(path, order):
   expected[: len(order)] = _VALUES[order]
   np.testing.assert_array_equal(rows[0:25], expected)
   np.testing.assert_array_equal(rows[1:3], expected[1:3])
+
+
+def test_rows_of_an_order_are_read_by_their_numbers_and_in_another_shape(path):
+  order = np.array([19, 0, 10, 11])
+  rows = OrderedRows([NpyRows(path)], order, 4, np.float32).reshape(4, 1, 3)
+  np.testing.assert_array_equal(rows[np.array([2, 0])], _VALUES[order][[2, 0]][:, None])
+
+
+@pytest.mark.parametrize("numbers", [[0, 1, 2], [3, 4, 7, 19], []])
+def test_computed_rows_are_read_as_they_were_written(numbers):
+  rows, expected = ComputedRows((20, 3), np.float32), np.zeros((20, 3), np.float32)
+  rows.write(np.array(numbers, int), _VALUES[numbers].astype(np.float64))
+  expected[numbers] = _VALUES[numbers]
+  np.testing.assert_array_equal(rows[:], expected)
+  rows.write(np.arange(20), _VALUES)  # also after some were read
+  np.testing.assert_array_equal(rows.reshape(20, 3, 1)[5:9], _VALUES[5:9, :, None])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
+def test_a_full_disk_names_the_folder_of_the_computed_rows(tmp_path, monkeypatch):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+  rows = ComputedRows((20, 3), np.float32)
+  with problems.small_files(100):
+    for write in (
+      lambda: rows.write(np.arange(20), _VALUES),
+      lambda: ComputedRows((20, 3), np.float32),
+    ):
+      with pytest.raises(DataError, match=f"^{tmp_path}: .*TMPDIR"):
+        write()
+  with pytest.raises(DataError, match=f"^{tmp_path}: .*TMPDIR"):
+    ComputedRows((2**50, 3), np.float32)
 
 
 def test_several_arrays_count_as_one(path):

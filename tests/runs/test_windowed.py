@@ -280,6 +280,29 @@ def test_clients_exchange_rows_in_files_and_a_run_goes_on_between(folder, tmp_pa
   assert_same(numbers("disk:window_mb=0.02", out_dir=tmp_path / "run"), expected)
 
 
+@pytest.mark.parametrize(
+  ("data", "protocol"),
+  [
+    (dict(features="standardize", kinds="noise:0.1", validation_clients=2), "local"),
+    (dict(features="contrast", kinds="rotate:0,90", validation_clients=2), "kinds"),
+    (dict(kinds="rotate:0,90", concepts="switch:2,rounds=2"), "kinds"),
+  ],
+)
+def test_examples_that_are_changed_in_passes_have_the_same_numbers(
+  folder, tmp_path, data, protocol
+):
+  """The run is the same one, so that it can go on with another `data_on`."""
+
+  def numbers(data_on, rounds=5, **options):
+    fed = fa.federate(f"clients:{folder}", data_on=data_on, **data)
+    options = dict(options, eval_every=3, evaluate=("global", protocol))
+    return fa.run("fedavg", fed, rounds=rounds, cohort_size=4, **options)
+
+  expected = numbers("device")
+  numbers("host:window_mb=0.02", 3, out_dir=tmp_path / "run")
+  assert_same(numbers("disk:window_mb=0.1", out_dir=tmp_path / "run"), expected)
+
+
 def test_settings_of_a_sweep_go_on_with_their_own_states(tmp_path):
   """One program has the states of all, and each folder those of its setting."""
 

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from fedjax_alg import files, own
 from fedjax_alg.base import Params
-from fedjax_alg.data import cache
+from fedjax_alg.data import cache, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import (
   Backbone,
@@ -35,6 +35,7 @@ from fedjax_alg.data.features import (
   image_shape,
   none,
 )
+from fedjax_alg.data.npy_rows import ComputedRows
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.dealing import AXIS
 from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error, library_of
@@ -94,7 +95,7 @@ def _program(
 class _Job(NamedTuple):
   """What a network or a function is to compute."""
 
-  rows: np.ndarray  #: [n, ...], what it reads
+  rows: Any  #: [n, ...], what it reads, an array or rows in files
   key: str  #: all that decides the features besides the rows
   label: str  #: the option, for messages
   make_program: _MakeProgram  #: called if a chunk has to be computed
@@ -129,16 +130,16 @@ def _job_of(backbone: Backbone, x: np.ndarray) -> _Job:
   )
 
 
-def compute_features(backbone: Backbone, x: np.ndarray) -> np.ndarray:
+def compute_features(backbone: Backbone, x: Any) -> Any:
   """Computes the features of examples, or reads them if they were computed before.
 
   Args:
     backbone: the network, the size and the layer.
     x: [n, H, W, 1 or 3], [n, H, W] or flat pixels of square images, uint8 or float in
-      [0, 1]; or [n] texts.
+      [0, 1], also in files; or [n] texts.
 
   Returns:
-    [n, D] float32; D is 1,280 for the "head" of EfficientNet-Lite0.
+    [n, D] float32, in a file if x is; D is 1,280 for the "head" of EfficientNet-Lite0.
 
   Raises:
     DataError: they are no images, or no texts.
@@ -181,7 +182,7 @@ def _job_of_function(features: OwnFeatures, x: np.ndarray) -> _Job:
   )
 
 
-def compute_own_features(features: OwnFeatures, x: np.ndarray) -> np.ndarray:
+def compute_own_features(features: OwnFeatures, x: Any) -> Any:
   """Computes the features of a user's function, or reads them if they are stored.
 
   Args:
@@ -271,11 +272,18 @@ def _chunks(job: _Job) -> Iterator[tuple[int, np.ndarray, str, pathlib.Path]]:
     yield start, chunk, digest, folder / f"{digest[:32]}.npz"
 
 
-def _compute(job: _Job) -> np.ndarray:
+def _compute(job: _Job) -> Any:
+  """The features of all chunks; those of rows in files are in a file, too."""
+  if store.is_in_files(job.rows) and len(job.rows):
+    return ComputedRows.of_parts(_compute_chunks(job), len(job.rows))
+  return np.concatenate(list(_compute_chunks(job)))
+
+
+def _compute_chunks(job: _Job) -> Iterator[np.ndarray]:
   """Computes features chunk by chunk; each is read if it was computed before."""
   with contextlib.suppress(OSError):  # then nothing is stored
     files.expand_path(CACHE).mkdir(parents=True, exist_ok=True)
-  chunks, work = [], _Work(job.make_program, job.label, len(job.rows))
+  work = _Work(job.make_program, job.label, len(job.rows))
   with work:
     for start, chunk, digest, path in _chunks(job):
       build = functools.partial(work.compute, start, chunk)
@@ -283,8 +291,7 @@ def _compute(job: _Job) -> np.ndarray:
         arrays = build()
       else:
         arrays = cache.read_or_build(path, digest, build)
-      chunks.append(arrays["x"])
-  return np.concatenate(chunks)
+      yield arrays["x"]
 
 
 def _estimate(job: _Job) -> FeatureWork:

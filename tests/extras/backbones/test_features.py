@@ -116,6 +116,25 @@ def test_a_dry_run_computes_no_features(weights, tmp_path, capsys):
     assert told()[name] == before[name]
 
 
+def test_features_of_images_in_files_are_those_in_memory(weights, tmp_path, capsys):
+  """Chunk by chunk into a file; a dry run estimates them likewise."""
+  x, y = images(700, 8, 8, 1), np.arange(700) % 3
+  parts = zip(range(7), np.split(x, 7), np.split(y, 7))
+  folder = fa.write_clients(tmp_path / "clients", parts)
+  words = [
+    *("--algorithm=fedavg", f"--dataset=clients:{folder}", f"--features={SMALL}"),
+    *("--data_on=disk", "--rounds=2", "--cohort_size=2", "--dry_run", "--noprogress"),
+  ]
+  assert run.main(words) == 0
+  assert " for 700 of 700 examples" in capsys.readouterr().out
+  assert not weights.exists()
+  rows = features.compute_features(SMALL, fa.open_clients(folder).x_train)
+  assert any(weights.iterdir())
+  for stored in weights.iterdir():
+    stored.unlink()
+  assert rows[:].tobytes() == features.compute_features(SMALL, x).tobytes()
+
+
 def test_an_interrupted_computation_goes_on(weights, monkeypatch):
   """Of 700 images, in files of 300, the first 300 are not computed again."""
   x, computed, in_batches = images(700, 4, 4), [], features.map_blocks
