@@ -93,6 +93,7 @@ def test_a_quote_that_is_not_closed_is_refused():
   "ids, names",
   [
     ([5, 1, 3] * 10, ["1", "3", "5"]),
+    ([5, 1] * 14 + [5, 3], ["1", "3", "5"]),  # one row names a client
     (["b", "a", "10"] * 10, ["10", "a", "b"]),
     ([b"b", b"\xff", b"\xfe"] * 10, ["b", "\\xfe", "\\xff"]),
   ],

@@ -459,13 +459,20 @@ def test_the_identity_of_a_run_stays_what_it_is(words, digest):
   assert settings.override(client_lr=7).identity != settings.identity
 
 
-@pytest.mark.parametrize("flag", ["--sampling=availability_file:", "--partition=file:"])
-def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
-  path, identities = tmp_path / "chances.txt", []
-  for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):
+@pytest.mark.parametrize(
+  "flag, end, texts",
+  [
+    ("--sampling=availability_file:", "", ("0.5\n" * 100, "0.5\n" * 99 + "1\n")),
+    ("--partition=file:", "", ("0.5\n" * 100, "0.5\n" * 99 + "1\n")),
+    ("--sampling=", ":draw", ("def draw(*_):\n  ...\n", "def draw(*_):\n  pass\n")),
+  ],
+)
+def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag, end, texts):
+  path, identities = tmp_path / "chances.py", []
+  for text in (*texts, texts[0]):
     path.write_text(text, encoding="utf-8")
     identities.append(
-      parse_config(["--algorithm=fedavg", *f"{flag}{path}".split()]).identity
+      parse_config(["--algorithm=fedavg", f"{flag}{path}{end}"]).identity
     )
   assert identities[0] == identities[2] != identities[1]
 
