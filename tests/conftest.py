@@ -241,8 +241,12 @@ def pytest_collection_finish(session):
 
 
 def pytest_runtest_teardown(item, nextitem):
-  """What is left of a file stays: no later collection visits it."""
-  if nextitem is None or group(nextitem.nodeid) != group(item.nodeid):
+  """What is left of a file stays: no later collection visits it.
+
+  A slow test may compile as much as a file: LLVM ends without more pieces of memory.
+  """
+  is_last = nextitem is None or group(nextitem.nodeid) != group(item.nodeid)
+  if is_last or item.get_closest_marker("slow"):
     _collect()
 
 
