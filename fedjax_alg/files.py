@@ -137,6 +137,42 @@ def sha256(path: pathlib.Path) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def read_at(file: int, out: memoryview, at: int) -> int:
+  """Reads bytes of an open file, without moving in it.
+
+  Args:
+    file: the descriptor.
+    out: where the bytes are put.
+    at: the place of the first one.
+
+  Returns:
+    How many there were; fewer than ``out`` takes if the file ends.
+
+  Raises:
+    OSError: they cannot be read.
+  """
+  done = 0
+  while done < len(out) and (count := os.preadv(file, [out[done:]], at + done)):
+    done += count
+  return done
+
+
+def write_at(file: int, data: memoryview, at: int) -> None:
+  """Writes bytes of an open file, without moving in it.
+
+  Args:
+    file: the descriptor.
+    data: the bytes.
+    at: the place of the first one.
+
+  Raises:
+    OSError: the disk is full, for example.
+  """
+  done = 0
+  while done < len(data):
+    done += os.pwrite(file, data[done:], at + done)
+
+
 def find_in_package(
   package: str, sha256_of: Mapping[str, str], label: str, advice: str
 ) -> list[pathlib.Path]:

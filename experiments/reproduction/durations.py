@@ -135,26 +135,34 @@ def durations(
       yield Duration(words, number, 0, estimate.seconds, ESTIMATED)
 
 
-def total_time(everything: Sequence[Duration | FeatureDuration]) -> str:
+def total_time(estimates: Sequence[Duration | FeatureDuration]) -> str:
   """Says in a line how long all unfinished runs take, and how that is known."""
-  all_durations = [each for each in everything if isinstance(each, Duration)]
-  features = [each.work for each in everything if isinstance(each, FeatureDuration)]
-  open_runs = [each for each in all_durations if each.runs > each.finished]
+  all_durations = [duration for duration in estimates if isinstance(duration, Duration)]
+  features = [
+    feature.work for feature in estimates if isinstance(feature, FeatureDuration)
+  ]
+  open_runs = [
+    duration for duration in all_durations if duration.runs > duration.finished
+  ]
   sources = {
     MEASURED: "as finished runs took",
     ESTIMATED: "estimated from timed local steps, without compiling",
   }
   times = [
-    f"{_in_words(sum(each.remaining_s for each in known))} {words}"
+    f"{_in_words(sum(duration.remaining_s for duration in known))} {words}"
     for source, words in sources.items()
-    if (known := [each for each in open_runs if each.source == source])
+    if (known := [duration for duration in open_runs if duration.source == source])
   ]
-  unknown = sum(each.runs - each.finished for each in open_runs if each.seconds is None)
+  unknown = sum(
+    duration.runs - duration.finished
+    for duration in open_runs
+    if duration.seconds is None
+  )
   times += [f"{unknown} of unknown length"] * (unknown > 0)
   if features:
     times.append(f"{_in_words(sum(work.seconds for work in features))} for features")
-  remaining = sum(each.runs - each.finished for each in open_runs)
-  runs = sum(each.runs for each in all_durations)
+  remaining = sum(duration.runs - duration.finished for duration in open_runs)
+  runs = sum(duration.runs for duration in all_durations)
   return (
     f"{remaining} of {runs} runs are not finished"
     + ": " * bool(times)

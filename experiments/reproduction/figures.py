@@ -615,16 +615,15 @@ def _resolve_figure(
   if request.panels:
     figure = _select_panels(name, figure, request.panels)
   if request.tune is None:
-    asked = ",".join(panel.letter for panel in figure.panels)
+    panels = ",".join(panel.letter for panel in figure.panels)
     figure, panels_left_out = select_tuned(figure)
     if panels_left_out and not figure.panels:
       raise UsageError(
-        f"--panels={asked}: the methods are not tuned yet, --tune={MISSING} does it"
+        f"--panels={panels}: the methods are not tuned yet, --tune={MISSING} does it"
       )
     print_lacking(panels_left_out)
-  if request.panels:
-    pass
-  elif request.quick and (figure.quick or len(figure.panels) > 2):
+  has_many = figure.quick or len(figure.panels) > 2
+  if request.quick and has_many and not request.panels:
     letters = figure.quick or (figure.panels[0].letter, figure.panels[-1].letter)
     figure = _select_panels(name, figure, letters)
     which = "" if figure.quick else "the first and the last panel "

@@ -6,7 +6,7 @@ process; nothing that was read counts as memory of the process; and file systems
 memory maps serve, too.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import math
 import os
 import pathlib
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from fedjax_alg import memory
+from fedjax_alg import files, memory
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.errors import reason
 
@@ -42,6 +42,20 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
   if version == (2, 0):
     return np.lib.format.read_array_header_2_0(file)
   raise ValueError("version")
+
+
+def split_runs(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+  """Splits numbers of rows into those that follow each other.
+
+  Args:
+    numbers: [n] int.
+
+  Yields:
+    Where a run begins among the numbers, and its numbers.
+  """
+  if len(numbers):
+    starts = np.flatnonzero(np.diff(numbers) != 1) + 1
+    yield from zip([0, *starts.tolist()], np.split(numbers, starts))
 
 
 class _Descriptor:
@@ -126,13 +140,9 @@ class NpyRows:
     return out
 
   def _read(self, out: memoryview, at: int) -> None:
-    done, file = 0, self._file.number
+    file = self._file.number
     try:
-      while done < len(out):
-        count = os.preadv(file, [out[done:]], at + done)
-        if not count:
-          break
-        done += count
+      done = files.read_at(file, out, at)
       stat = os.fstat(file)
     except OSError as error:
       raise DataError(f"{self.path}: cannot be read, {reason(error)}") from error
@@ -202,13 +212,10 @@ class ComputedRows(NpyRows):
     if not self._row_nbytes or not len(numbers):
       return
     values = np.ascontiguousarray(values, self.dtype)
-    edges = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1), len(numbers)]
-    for begin, end in zip(edges[:-1], edges[1:]):
-      data = values[begin:end].reshape(-1).view(np.uint8).data
-      at, done = int(numbers[begin]) * self._row_nbytes, 0
+    for begin, of_run in split_runs(numbers):
+      data = values[begin : begin + len(of_run)].reshape(-1).view(np.uint8).data
       try:
-        while done < len(data):
-          done += os.pwrite(self._file.number, data[done:], at + done)
+        files.write_at(self._file.number, data, int(of_run[0]) * self._row_nbytes)
       except OSError as error:
         raise self._refusal(reason(error)) from error
 

@@ -20,6 +20,8 @@ import zlib
 import jax
 import numpy as np
 
+from fedjax_alg import files
+from fedjax_alg.data.npy_rows import split_runs
 from fedjax_alg.errors import RunFolderError
 from fedjax_alg.typing import PyTree
 
@@ -169,12 +171,10 @@ class RowFile:
     Raises:
       OSError: the disk is full, for example.
     """
-    for place, of_run in _runs(slots):
+    for place, of_run in split_runs(slots):
       data = rows[place : place + len(of_run)].reshape(-1).data
-      at, done = int(of_run[0]) * self.nbytes, 0
       try:
-        while done < len(data):
-          done += os.pwrite(self._file, data[done:], at + done)
+        files.write_at(self._file, data, int(of_run[0]) * self.nbytes)
       except OSError as error:
         error.filename = str(self.path or tempfile.gettempdir())
         raise
@@ -187,16 +187,13 @@ class RowFile:
     """
     out = np.empty((len(slots), end - begin), np.uint8)
     is_whole = end - begin == self.nbytes
-    runs = _runs(slots) if is_whole else zip(range(len(slots)), slots[:, None])
+    runs = split_runs(slots) if is_whole else zip(range(len(slots)), slots[:, None])
     for place, of_run in runs:
       data = out[place : place + len(of_run)].reshape(-1).data
-      at, done = int(of_run[0]) * self.nbytes + begin, 0
+      at = int(of_run[0]) * self.nbytes + begin
       try:
-        while done < len(data):
-          count = os.preadv(self._file, [data[done:]], at + done)
-          if not count:
-            raise OSError("cut short")
-          done += count
+        if files.read_at(self._file, data, at) < len(data):
+          raise OSError("cut short")
       except OSError as error:
         raise RunFolderError(f"{self.path}: cannot be read, {error}") from error
     return out
@@ -204,13 +201,6 @@ class RowFile:
   def sync(self) -> None:
     """Waits until the rows would outlast a power cut."""
     os.fsync(self._file)
-
-
-def _runs(slots: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-  """Slots that follow each other: where they begin among all, and these slots."""
-  if len(slots):
-    starts = np.flatnonzero(np.diff(slots) != 1) + 1
-    yield from zip([0, *starts.tolist()], np.split(slots, starts))
 
 
 class RowVersion:
