@@ -117,6 +117,18 @@ def pytest_configure(config):
   COUNTS.listen()
 
 
+def pytest_ignore_collect(collection_path, config):
+  """With ``--fast``, a file of PROGRAMS is imported only if it may mark a test."""
+  if not config.getoption("--fast") or collection_path.suffix != ".py":
+    return None
+  parts = collection_path.relative_to(config.rootpath).parts
+  if parts[:1] != ("tests",) or parts[1] not in PROGRAMS:
+    return None
+  # ``marks`` are those of another file.
+  text = collection_path.read_text("utf-8")
+  return None if "mark.fast" in text or "import marks" in text else True
+
+
 def pytest_report_header(config):
   """The seed that chooses the same files again."""
   return f"files that compile as users' runs do: --tenth={config.option.tenth}"

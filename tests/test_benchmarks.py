@@ -79,6 +79,7 @@ def test_a_bad_flag_is_one_line(capsys, module, flag, message):
   assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.program
 def test_a_step_that_fails_or_takes_too_long_is_named(tmp_path):
   args = gpu.parse(["--device=cpu", f"--out={tmp_path}"])
   steps = [

@@ -42,6 +42,7 @@ def test_what_a_program_asks_for_goes_before_the_usual_options(monkeypatch):
   assert not options_with()
 
 
+@pytest.mark.program
 @pytest.mark.skipif(not compilers.USUAL, reason="an XLA without these flags")
 def test_a_program_is_compiled_again_as_users_have_it():
   """Else one of an earlier test would be run, and nothing of theirs tested."""

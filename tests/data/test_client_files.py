@@ -40,6 +40,7 @@ def in_memory(clients):
   )
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("tests", [False, True])
 def test_a_run_from_files_has_the_numbers_of_one_in_memory(tmp_path, tests):
   folder = write_clients(tmp_path / "clients", make_clients(tests=tests))
@@ -77,6 +78,7 @@ def test_numpy_reads_the_files(tmp_path):
   assert sum(facts["train"]) == len(x)
 
 
+@pytest.mark.program
 def test_writing_goes_on_after_a_kill(tmp_path):
   code = f"""
   import itertools, os, signal, sys
@@ -421,6 +423,7 @@ print(result.facts["plan"]["data_on"], result.metrics["local"]["accuracy"][0, -1
 """
 
 
+@pytest.mark.program
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
 @pytest.mark.parametrize(
   ("name", "rows", "cohort", "rounds"),

@@ -16,6 +16,7 @@ NAMES = st.one_of(
 )
 
 
+@pytest.mark.program
 @hypothesis.given(NAMES, st.data())
 def test_a_name_has_its_code_whatever_stands_beside_it(train, data):
   """Without one encoding a test set of fewer names would be numbered anew."""

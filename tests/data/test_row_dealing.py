@@ -119,6 +119,7 @@ fa.write_clients(sys.argv[2], fa.StreamedRows(Items(), x=0, y=1, client=2))
 """
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("when", ["counted", "dealing", "dealt"])
 def test_dealing_goes_on_after_a_kill(tmp_path, monkeypatch, when):
   done = subprocess.run(

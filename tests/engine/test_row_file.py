@@ -147,6 +147,7 @@ def killed_at(number, monkeypatch):
     yield
 
 
+@pytest.mark.program
 def test_a_kill_at_any_moment_loses_no_checkpoint(tmp_path, monkeypatch):
   """Each system call of a run in turn is the last one."""
   rounds, number = 10, 0
@@ -167,6 +168,7 @@ def test_a_kill_at_any_moment_loses_no_checkpoint(tmp_path, monkeypatch):
   assert number > 60
 
 
+@pytest.mark.program
 def test_a_second_kill_loses_no_checkpoint_either(tmp_path, monkeypatch):
   """Slots of checkpoints that a run has not written itself are not written to."""
   rng = np.random.default_rng(0)

@@ -197,6 +197,7 @@ def test_available_clients_are_drawn_evenly_and_slots_stay_empty(problem, sample
   assert (draws(sampler, nobody, 3) == 12).all()
 
 
+@pytest.mark.program
 def test_availability_follows_the_time_of_day(problem):
   """Each client's share of days by hour, and its own phase."""
   data = problem.data._replace(availability=np.full(12, 0.5, np.float32))
@@ -290,6 +291,7 @@ def test_coins_are_independent_and_there_are_slots_for_all(problem):
     assert slots == clients or stats.binom.sf(0.75 * slots, clients, rate) > 1e-12
 
 
+@pytest.mark.program
 def test_clients_take_turns(problem):
   """A second participation too early would move the model more than epsilon says."""
   data = problem.data

@@ -153,6 +153,7 @@ def test_nothing_is_stored_without_the_cache_of_jax(place):
   assert stored.folder() is None
 
 
+@pytest.mark.program
 def test_a_process_that_lowers_nothing_finds_lapack(tmp_path):
   """Calling it before JAX has looked for it ends the process."""
   code = """

@@ -57,6 +57,7 @@ def sums(mapping, data, scale):
   )
 
 
+@pytest.mark.program
 def test_a_function_of_several_maps_is_the_same_in_windows():
   y = np.zeros(2000, np.int32)
   expected = sums(ClientMap(), (jnp.asarray(_X), jnp.asarray(y)), jnp.float32(2))

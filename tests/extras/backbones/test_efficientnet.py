@@ -90,6 +90,7 @@ def oracle(tensors, image):
   return [*layers, layer(x, "_conv_head", "_bn1", 1)]
 
 
+@pytest.mark.program
 def test_every_layer_is_numpys():
   """Of a size that no stride divides, where padding differs by side."""
   tensors = random_tensors()
@@ -152,6 +153,7 @@ def test_other_weights_are_refused():
     efficientnet.convert_tensors(tensors, "`features`=backbone")
 
 
+@pytest.mark.program
 def test_the_parameters_have_the_shapes_of_the_network():
   shapes = jax.eval_shape(
     efficientnet.EfficientNetLite0().init, jax.random.key(0), jnp.zeros((1, 64, 64, 3))

@@ -105,6 +105,7 @@ def solution(result):
   )
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_forgotten_client_has_never_been_there(source):
   x, y = rows(source)

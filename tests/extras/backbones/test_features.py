@@ -13,6 +13,8 @@ from fedjax_alg.extras.backbones import efficientnet, features, networks
 from fedjax_alg.part import read_part
 from tests.extras.backbones.test_efficientnet import random_tensors
 
+pytestmark = pytest.mark.program
+
 SMALL = Backbone(size=32, layer="block2")
 
 

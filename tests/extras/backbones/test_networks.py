@@ -15,6 +15,8 @@ from tests.extras.backbones.test_efficientnet import random_tensors
 from tests.extras.backbones.test_residual_network import random_residual
 from tests.extras.backbones.test_weights import save
 
+pytestmark = pytest.mark.program
+
 SHAPE = (40, 56)
 
 

@@ -111,6 +111,7 @@ def check_close(outputs, expected):
   assert np.abs(outputs - expected).max() / np.abs(expected).max() < 1e-4
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
   "name, layers",
   [("resnet18", ("stem", "block2", "head")), ("resnet50", ("block3", "head"))],
@@ -127,6 +128,7 @@ def test_layers_of_residual_networks_are_numpys(name, layers):
     check_close(outputs, expected[listed.index(layer)].mean((1, 2)))
 
 
+@pytest.mark.program
 def test_other_weights_are_no_residual_network():
   """A tensor too many would be of a network that computes something else."""
   tensors, x = random_residual("resnet18"), np.zeros((1, 32, 32, 3), np.float32)
@@ -140,6 +142,7 @@ def test_other_weights_are_no_residual_network():
       compute("resnet18", changed, x, options=options)
 
 
+@pytest.mark.program
 def test_a_checkpoint_of_a_trainer_has_its_prefix_removed():
   tensors, x = random_residual("resnet18"), np.ones((1, 32, 32, 3), np.float32)
   wrapped = {f"module.net.{name}": of for name, of in tensors.items()}

@@ -10,6 +10,8 @@ from fedjax_alg.data.features import Backbone
 from fedjax_alg.extras.backbones import efficientnet, networks
 from tests.extras.backbones.test_efficientnet import random_tensors
 
+pytestmark = pytest.mark.program
+
 TUNED = Backbone(size=8, layer="block1")
 STEP = dict(
   model=TUNED.build_model,

@@ -127,6 +127,7 @@ def as_hugging_face(tensors):
   return result
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("is_timm", [True, False])
 def test_layers_of_transformers_are_numpys(is_timm):
   """A grid of 3 x 2 patches, of positions of 3 x 3: each library has its own way."""

@@ -111,6 +111,7 @@ def test_the_twin_computes_what_the_network_did(model, tmp_path, kind):
   np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.program
 def test_running_statistics_start_from_the_file(model):
   """A run whose rates are tiny evaluates the network as it was, not at mean 0."""
   arrays, x = tensors(), images(40)
@@ -214,6 +215,7 @@ def test_what_is_left_is_said(model, tmp_path):
   assert fa.load_weights(path, model, NAMES, IMAGES).left == ("old.head",)
 
 
+@pytest.mark.program
 def test_a_run_goes_on_from_a_file_of_torch(torch, tmp_path):
   """Its first evaluation is of what the file has."""
   tensors_of_file = state_of(torch)

@@ -69,6 +69,7 @@ def test_heads_of_an_attention_are_one_matrix():
   )
 
 
+@pytest.mark.program
 def test_two_steps_with_convolutions_are_plain_jax():
   """A convolution's kernel is the matrix [H W c, e], and adapters alone move.
 
