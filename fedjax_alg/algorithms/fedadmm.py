@@ -108,6 +108,4 @@ def fedadmm(
     w <- w + server_lr mean_i Delta_i.
   """
   client = admm_update(model, hparams)
-  return averaging(
-    model, client, hparams, map_clients, exchange=exchange, reads_weights=True
-  )
+  return averaging(model, client, hparams, map_clients, exchange=exchange)

@@ -207,5 +207,4 @@ def feddyn(
     map_clients,
     steps.average(),
     exchange=exchange,
-    reads_weights=True,
   )

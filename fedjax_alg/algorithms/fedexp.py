@@ -107,5 +107,4 @@ def fedexp(
     map_clients,
     extrapolated_server(hparams),
     exchange=exchange,
-    reads_weights=True,
   )

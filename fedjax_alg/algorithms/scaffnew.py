@@ -156,5 +156,4 @@ def scaffnew(
     map_clients,
     steps.average(),
     exchange=exchange,
-    reads_weights=True,
   )

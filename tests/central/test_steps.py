@@ -76,6 +76,14 @@ def test_where_a_step_stands_and_that_its_report_is_scalars(step, when):
 
 
 @pytest.mark.parametrize(
+  "step", [steps.conjugate, steps.conjugate_line_search, steps.adaptive_step]
+)
+def test_the_mean_is_taken_whole_by_default(step):
+  """alpha_g of (16) and (22) is 1, where none is said."""
+  assert step().aggregate_lr == 1
+
+
+@pytest.mark.parametrize(
   "transform, options",
   [
     (adaptive(), {}),

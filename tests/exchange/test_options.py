@@ -95,6 +95,8 @@ def test_a_method_joins_both_kinds_of_options():
     ("scaffold", "examples", {"private": "fixed"}, True),
     ("scaffold", "examples", {"aggregator": "norm_bound:1"}, False),
     ("scaffold", "uniform", {"aggregator": "median"}, False),
+    ("fednova", "uniform", {"aggregator": "median"}, False),
+    ("feddyn", "examples", {"attack": "label_flip"}, False),
     ("fedexp", "examples", {"attack": "scaled"}, False),
     ("scaffold", "examples", {"aggregator": "krum", "attack": "scaled:0.1"}, False),
     ("scaffold", "examples", {"aggregator": "krum", "attack": "scaled:0.1,2"}, True),

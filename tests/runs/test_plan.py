@@ -61,7 +61,7 @@ def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
     ("fedacnnl", dict(map_seeds="vmap")),
     ("fedacnnl", dict(model="lstm")),
     ("central", dict(cohort_size=4)),
-    ("central", dict(participation=0.5)),
+    ("fed3r", dict(participation=0.5)),
     ("fedavg", dict(model="mlp:0")),
     ("fedavg", dict(cohort_size=40)),
     ("fedavg", dict(cohort_size=4, participation=0.5)),
@@ -77,6 +77,23 @@ def test_keywords_and_flags_are_refused_in_the_same_words(fed, algorithm, keywor
     from_keywords(algorithm, fed, **keywords)
   flags = str(by_flags.value).replace("--", "")
   assert flags.replace("eval_protocols", "evaluate") == str(by_keywords.value)
+
+
+@each(
+  "of_sum, given, expected",
+  [
+    (True, {}, (0.5, "sum")),
+    (False, {}, (0.5, "mean")),
+    (True, dict(l2_of="mean"), (0.5, "mean")),
+    (True, dict(l2=0.0), (0.0, "mean")),
+    (False, dict(l2=0.1, l2_of="sum"), (0.1, "sum")),
+  ],
+)
+def test_the_penalty_is_the_models_where_none_is_given(fed, of_sum, given, expected):
+  """Its own divisor was lost, or took the place of one that was asked for."""
+  model = fa.models.Softmax().build((8, 8, 1), 10, l2=0.5)._replace(l2_of_sum=of_sum)
+  run = from_keywords("fedavg", fed, model=model, **given).run
+  assert (run.l2, run.l2_of) == expected
 
 
 def test_plans_that_differ_in_numbers_share_a_program(fed):

@@ -459,6 +459,41 @@ def test_sizes_that_do_not_fit_are_refused_by_their_flag(monkeypatch, words, pat
     make(*words)
 
 
+@each(
+  "platform, algorithm, rows, given, expected",
+  [
+    ("cpu", "fedavg", 4, "auto", "sequential"),
+    ("gpu", "fedavg", 4, "auto", "vmap"),
+    ("gpu", "fed3r", 4, "auto", "sequential"),
+    ("gpu", "fedavg", 1, "auto", "sequential"),
+    ("cpu", "fedavg", 4, "vmap", "vmap"),
+    ("gpu", "fedavg", 4, "sequential", "sequential"),
+  ],
+)
+def test_seeds_are_mapped_where_they_fill_a_device(
+  platform, algorithm, rows, given, expected
+):
+  """One after the other, a seed on the CPU has the bits that it has alone."""
+  model = fa.models.Softmax().build((64,), 10)
+  spec = fa.FedSpec(20, 5, 10, (64,), 1800)
+  run = RunOptions(map_seeds=given)
+  method = methods.method_of(algorithm).resolved()
+  assert prepare._maps(method, run, platform, rows, model, spec)[1] == expected
+
+
+def test_parameters_that_do_not_fit_are_named_by_where_they_come_from(tmp_path):
+  """Of arrays in memory it would say that `init_from`=None does not fit."""
+  arrays = {"params/kernel": np.zeros((63, 10), np.float32)}
+  plan = from_keywords(
+    "fedavg", fa.federate("digits", num_clients=4), init=arrays, cohort_size=2
+  )
+  with expect_refusal("^--init: "):
+    plan.prepare()
+  np.savez(tmp_path / "start.npz", **arrays)
+  with expect_refusal("^--init_from=.*start.npz: "):
+    make(f"--init_from={tmp_path}/start.npz")
+
+
 @pytest.mark.parametrize("feature_map", [fa.NoFeatureMap(), fa.FourierFeatures(5)])
 def test_the_model_of_a_run_has_the_sizes_of_its_data(feature_map):
   """On features, too, its examples are those of the data."""
