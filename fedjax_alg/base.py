@@ -194,7 +194,9 @@ class FedSpec(NamedTuple):
   num_classes: int  #: L, the outputs of the task for one example or token
   #: shape of one example; of several arrays the number of all their values, [1]
   input_shape: tuple[int, ...]
-  num_examples: int = 0  #: number of training examples of all clients
+  #: at least the training examples of all clients; the same on partitions of the data
+  #: that differ by a few rows or in who is held out, so that they have one program
+  max_examples: int = 0
 
 
 class Layer(NamedTuple):

@@ -300,10 +300,10 @@ def _table_variant(model: Model, work: LocalWork, client_lr: float) -> ClientUpd
     return minibatches.batches_per_epoch(size, work.batch_size)
 
   def init(params, spec):
-    if not spec.num_examples:
-      raise OptionError("`variant`=table needs FedSpec.num_examples")
+    if not spec.max_examples:
+      raise OptionError("`variant`=table needs FedSpec.max_examples")
     # At least the number of mini-batches of all clients, whatever their sizes.
-    total = spec.num_examples // work.batch_size + spec.num_clients
+    total = spec.max_examples // work.batch_size + spec.num_clients
     zeros = jax.tree.map(jnp.zeros_like, params)
     return DelayedGradients(
       zeros,

@@ -44,6 +44,8 @@ from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
   PADDING_ROWS,
   client_data,
+  num_example_rows,
+  padded,
   row_nbytes,
   server_rows,
 )
@@ -1105,6 +1107,11 @@ def deal(
     row_labels = test_row_labels = np.concatenate(
       [labels_to_deal.train, labels_to_deal.test]
     )
+  validation, unused = None, 0
+  if partition.held_out is not None:
+    validation = partition.held_out.train_order
+    unused = len(partition.held_out.test_order)
+  # As many rows whoever is held out, so that all partitions have one program.
   test = client_data(
     test_rows,
     test_labels,
@@ -1112,10 +1119,8 @@ def deal(
     partition.test_offset,
     partition.test_size,
     keep_bytes=keep_bytes,
+    places=padded(len(partition.test_order) + unused),
   )
-  validation = None
-  if partition.held_out is not None:
-    validation = partition.held_out.train_order
   histogram = label_histogram(partition, row_labels, labels_to_deal.number)
   rows_here, first = None, len(partition.train_order)
   if process_rows.current_process().processes > 1:
@@ -1245,6 +1250,7 @@ def _test_by_kind(
       np.zeros(1, np.int32),
       np.array([total]),
       keep_bytes=keep_bytes,
+      places=num_example_rows(test),
     )
   return test_data._replace(**_pieces(0, total)._asdict())
 
@@ -1486,4 +1492,5 @@ def _with_rows(
   server: Any = data.validation
   behind = None if server is None else np.arange(server[0], server.sum())
   joins: Any = data.joins
-  return client_data((x,), (y,), order, offset, size, behind, joins, keep_bytes)
+  places = num_example_rows(data)
+  return client_data((x,), (y,), order, offset, size, behind, joins, keep_bytes, places)

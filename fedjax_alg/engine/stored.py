@@ -30,12 +30,12 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 import numpy as np
 
-from fedjax_alg.engine import fingerprint
+from fedjax_alg.engine import fingerprint, sharding
 
 #: The most bytes in the folder; the files that were not used for longest go first.
 MOST_BYTES = 2**29
 
-#: Whether programs are stored at all.
+#: Whether programs have keys at all.
 IS_USED = True
 
 _HEAD = b"fedjax_alg programs 1\n"
@@ -49,18 +49,30 @@ class Stored(NamedTuple):
   facts: Any  #: what can be pickled
 
 
+def has_keys() -> bool:
+  """Whether a run may have the programs of another, in this process or from files.
+
+  Only Linux says in files when a process began and what processor there is.
+  """
+  return IS_USED and sys.platform == "linux"
+
+
 def folder() -> pathlib.Path | None:
   """The folder of the files; None where no programs are stored.
 
-  That is without JAX's cache on a local disk, and on other systems than Linux, which
-  do not say in a file what processor they have.
+  That is without JAX's cache on a local disk, and without keys.
   """
   place = getattr(jax.config, "jax_compilation_cache_dir")
-  if not IS_USED or not place or sys.platform != "linux":
+  if not has_keys() or not place:
     return None
   if not (_OFF.count or getattr(jax.config, _JAX_CACHE)):
     return None
   return None if "://" in str(place) else pathlib.Path(place) / "programs"
+
+
+def can_store(mesh: Mesh | None) -> bool:
+  """Whether the programs of some devices are stored, those of the CPU."""
+  return sharding.platform(mesh) == "cpu" and folder() is not None
 
 
 class _Off:
@@ -257,10 +269,11 @@ def save_programs(key: str, files: Mapping[str, _File | None], facts: Any) -> No
 
   Args:
     key: a hash of all that decides them.
-    files: name of a program -> its file. If one has none, nothing is stored.
+    files: name of a program -> its file. If there are none, or one has none,
+      nothing is stored.
     facts: what can be pickled.
   """
-  if None in files.values():
+  if not files or None in files.values():
     return
   with contextlib.suppress(Exception):
     _write(

@@ -290,7 +290,7 @@ def _seconds(
   """
   if work is None or sharding.platform(p.mesh) != "cpu" or not p.model.flops:
     return None
-  complete = max(1, round(p.spec.num_examples / p.spec.num_clients))
+  complete = max(1, round(float(np.mean(p.federation.data.train.size))))
   batch = min(getattr(p.method.hparams, "batch_size", 0) or complete, complete)
   large, step = max(_LARGE, 2 * batch), _time_step(p, batch)
   if step > _LONG_STEP_S:
@@ -310,7 +310,7 @@ def _examples(p: Prepared, protocol: str) -> int:
   """The examples of one evaluation."""
   data = p.federation.data
   if protocol == "train":
-    return p.spec.num_examples
+    return int(data.train.size.sum())
   if protocol == "validation":
     return 0 if data.validation is None else int(data.validation.size.sum())
   return int(data.whole_test.size.sum())

@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_alg import memory, models, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.data import characters, store
+from fedjax_alg.data import characters, layout, store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.location import Location
 from fedjax_alg.data.options import DataOptions
@@ -1038,12 +1038,14 @@ def _place_data(
 def _spec(federation: Federation, size: int) -> FedSpec:
   """The shapes of a federation with ``size`` participants a round."""
   shape, train = federation.example_shape, federation.data.train
+  held_out = federation.data.held_out
+  rows = int(train.size.sum()) + (0 if held_out is None else int(held_out.size.sum()))
   return FedSpec(
     federation.num_clients,
     size,
     federation.num_classes,
     shape if isinstance(shape, tuple) else (store.values_each(train.x),),
-    int(train.size.sum()),
+    layout.padded(rows) - layout.PADDING_ROWS,
   )
 
 
@@ -1098,7 +1100,7 @@ def _maps(
   spec: FedSpec,
 ) -> tuple[str, str]:
   """Chooses how clients and rows are mapped, ``map_clients`` and ``map_seeds``."""
-  complete, map_seeds = spec.num_examples / spec.num_clients, options.map_seeds
+  complete, map_seeds = spec.max_examples / spec.num_clients, options.map_seeds
   mode = options.map_clients.mode(
     platform,
     model.flops,
@@ -1158,7 +1160,7 @@ def _summary(
       else {"training_clients": federation.num_training_clients}
     ),
     **({} if federation.kinds is None else {"kinds": federation.kinds.number}),
-    "train_examples": spec.num_examples,
+    "train_examples": int(train.size.sum()),
     "validation_examples": 0
     if data.validation is None
     else int(data.validation.size.sum()),

@@ -331,8 +331,13 @@ def _of_runs(runs: Sequence[Prepared]) -> str:
 #: run's programs are with the compiler while those of the next are traced.
 _TRACING = threading.Lock()
 
-#: A lock for every program that is the same in several runs.
-_SHARED: dict[bytes, threading.Lock] = collections.defaultdict(threading.Lock)
+#: A lock for every program that is the same in several runs, and for every key.
+_SHARED: dict[bytes | str, threading.Lock] = collections.defaultdict(threading.Lock)
+
+#: Key -> the programs of a run of this process, the last ones last. Partitions of the
+#: same data have the same.
+_LAST: collections.OrderedDict[str, stored_lib.Stored] = collections.OrderedDict()
+_MOST_LAST = 8
 
 
 class _Compiler:
@@ -481,15 +486,15 @@ def _rounds_of_call(prepared: Prepared) -> int:
 
 
 def _key(prepared: Prepared) -> str | None:
-  """The key of the programs (``engine.stored``); None: no file can have them.
+  """The key of the programs; None: no other run can have them.
 
   It holds all that ``Programs._compile_anew`` reads. The compiler's options follow
   from the library, the version of JAX and the environment.
   """
   p, method = prepared, prepared.method
-  if sharding.platform(p.mesh) != "cpu" or sharding.is_described(p.mesh):
+  if not stored_lib.has_keys() or sharding.is_described(p.mesh):
     return None
-  if stored_lib.folder() is None or isinstance(p.device_data, WindowedData):
+  if isinstance(p.device_data, WindowedData):
     return None
   constants = method.structure() if p.numbers else method.options
   arguments = p.device_data.data, p.keys, p.numbers
@@ -535,13 +540,7 @@ class Programs:
     self._rounds_in_windows = None
     if isinstance(p.device_data, WindowedData) and p.device_data.all_take_part:
       self._rounds_in_windows = _RoundsInWindows(p)
-    key = _key(p)
-    stored = None if key is None else stored_lib.load_programs(key, p.mesh)
-    if stored is None:
-      compiler = _Compiler(p.mesh, key is not None)
-      stored = self._compile_anew(compiler)
-      if key is not None:
-        stored_lib.save_programs(key, compiler.files, stored.facts)
+    stored = self._find()
     facts: _Facts = stored.facts
     self.shapes = (
       _shapes(p, facts.states) if self._start is None else _outside(self._start)
@@ -555,6 +554,22 @@ class Programs:
       self._evaluate_in_windows = make_evaluation(p)
     self._membership = stored.programs.get("membership")
     processes.meet("compiled")
+
+  def _find(self) -> stored_lib.Stored:
+    """The programs, of an earlier run if one has had the same."""
+    key, mesh = _key(self.prepared), self.prepared.mesh
+    if key is None:
+      return self._compile_anew(_Compiler(mesh, False))
+    with _SHARED[key]:
+      stored = _LAST.pop(key, None) or stored_lib.load_programs(key, mesh)
+      if stored is None:
+        compiler = _Compiler(mesh, stored_lib.can_store(mesh))
+        stored = self._compile_anew(compiler)
+        stored_lib.save_programs(key, compiler.files, stored.facts)
+      _LAST[key] = stored
+    while len(_LAST) > _MOST_LAST:
+      _LAST.popitem(last=False)
+    return stored
 
   def _compile_anew(self, compiler: _Compiler) -> stored_lib.Stored:
     p = self.prepared

@@ -223,7 +223,7 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   want = [rows_of(everyone.data.train, client) for client in held_clients]
   for ours, parts in zip((fed.data.train.x, fed.data.train.y), zip(*want)):
     np.testing.assert_array_equal(ours[first:end], np.concatenate(parts))
-    assert ours.shape[0] == end + layout.PADDING_ROWS
+    assert ours.shape[0] == layout.padded(end)
     assert not np.asarray(ours[end:]).any()
   np.testing.assert_array_equal(fed.label_histogram, everyone.label_histogram[stay])
   assert fed.hashes["data"] == everyone.hashes["data"]
@@ -832,14 +832,15 @@ def test_the_bytes_that_are_refused_are_those_that_are_made(
   examples = from_arrays(x, np.arange(60) % 2, np.arange(60) % 6, **tests)
   fed = federation.federate(examples, **options)
   arrays = {
-    id(leaf): leaf
+    id(leaf): (data, leaf)
     for data in (fed.data.train, fed.data.test, fed.data.whole_test)
     for leaf in jax.tree.leaves((data.x, data.y))
     if leaf.shape[0] >= layout.PADDING_ROWS  # not the scale of bytes
   }
   made = sum(
-    (len(leaf) - layout.PADDING_ROWS) * leaf.nbytes // len(leaf)
-    for leaf in arrays.values()
+    int(data.size.sum() + (0 if data.validation is None else data.validation[1]))
+    * leaf[0].nbytes
+    for data, leaf in arrays.values()
   )
   limit_host(monkeypatch, made)
   federation.federate(examples, **options)

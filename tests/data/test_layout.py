@@ -17,8 +17,8 @@ def test_client_data_permutes_and_pads():
   )
   assert data.x.dtype == jnp.float32
   assert data.y.dtype == data.offset.dtype == data.size.dtype == jnp.int32
-  assert data.x.shape == (4 + layout.PADDING_ROWS, 2)
-  assert data.y.shape == (4 + layout.PADDING_ROWS,)
+  assert data.x.shape == (layout.padded(4), 2)
+  assert data.y.shape == (layout.padded(4),)
   np.testing.assert_array_equal(rows_of(data, 0)[0], x[[4]])
   np.testing.assert_array_equal(rows_of(data, 1)[0], x[[0, 5, 2]])
   np.testing.assert_array_equal(rows_of(data, 1)[1], [0, 5, 2])
@@ -69,7 +69,7 @@ def test_client_data_of_several_arrays_and_of_other_targets():
       assert data.x[name].dtype == dtype
       np.testing.assert_array_equal(data.x[name][:4], x[name][order].astype(dtype))
     np.testing.assert_array_equal(data.y[:4], y[order].astype(np.float32))
-    assert layout.num_example_rows(data) == 4 + layout.PADDING_ROWS
+    assert layout.num_example_rows(data) == layout.padded(4)
 
 
 def test_client_data_reads_several_arrays_as_one():

@@ -272,6 +272,22 @@ def test_runs_of_equal_keys_have_equal_programs(fed, monkeypatch):
   assert both[0] == both[1] == both[2] == both[3] and len(dict(both)) == 6
 
 
+@pytest.mark.parametrize(
+  "options",
+  [
+    dict(partition="classes:1", validation_clients=7),
+    dict(partition="dirichlet:0.3", validation_clients=7, shift="swap_all:2"),
+    dict(partition="powerlaw"),
+  ],
+)
+def test_partitions_have_one_program(monkeypatch, options):
+  """Each was compiled anew, as other clients are held out, or some rows more."""
+  _store(monkeypatch)
+  feds = fa.federate("digits", num_clients=30, partitions=3, **options)
+  keys = {programs_lib._key(prepare(method(), fed, OPTIONS)) for fed in feds}
+  assert len(keys) == 1 and None not in keys
+
+
 def test_code_of_ones_own_has_no_key(fed, monkeypatch):
   """Nobody knows what it reads."""
   _store(monkeypatch)
@@ -294,7 +310,13 @@ _TWICE = """
   run = fa.run("ifca", fed, rounds=3, cohort_size=3, num_groups=2,
                client_lr=float(sys.argv[1]))
   print(run.state_hash())
-  print({"run_rounds", "evaluate_all", "initial_states"} & set(traced))
+  ours = {"run_rounds", "evaluate_all", "initial_states"}
+  print(ours & set(traced))
+  traced.clear()
+  for seed in (1, 2):
+    fed = fa.federate("digits", partition="iid", num_clients=6, partition_seed=seed)
+    fa.run("ifca", fed, rounds=3, cohort_size=3, num_groups=2)
+  print(ours & set(traced))
 """
 
 
@@ -314,6 +336,7 @@ def test_a_second_process_traces_nothing_and_has_the_same_bits(tmp_path):
     return done.stdout.split("\n", 1)
 
   first, traced = run_once("a", "0.1")
-  assert "run_rounds" in traced
-  assert run_once("a", "0.1") == [first, "set()\n"]
-  assert run_once("a", "0.2") == [run_once("b", "0.2")[0], "set()\n"]
+  # Other partitions have the programs of the first.
+  assert "run_rounds" in traced and traced.endswith("}\nset()\n")
+  assert run_once("a", "0.1") == [first, "set()\n" * 2]
+  assert run_once("a", "0.2") == [run_once("b", "0.2")[0], "set()\n" * 2]
