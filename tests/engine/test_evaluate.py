@@ -491,20 +491,20 @@ def test_turns_have_every_row_once(problem, monkeypatch, sizes):
 
 
 def test_rows_in_blocks_of_processes_are_those_of_all():
-  offset, size = np.array([0]), np.array([30])
-  rows = layout.client_data(np.ones((30, 2)), np.zeros(30), np.arange(30), offset, size)
-  assert evaluate._num_rows(rows) == 30
+  offset, size = np.array([0]), np.array([32])
+  rows = layout.client_data(np.ones((32, 2)), np.zeros(32), np.arange(32), offset, size)
+  assert evaluate._num_rows(rows) == 32
   of_two = rows._replace(y=np.stack([rows.y, rows.y]), blocks=())
-  assert evaluate._num_rows(of_two) == 60
+  assert evaluate._num_rows(of_two) == 64
 
 
 def test_examples_that_many_clients_share_are_too_many(problem, case, monkeypatch):
   """Each client reads its kind's rows: a place for each would not fit."""
-  monkeypatch.setattr(evaluate, "_MOST_PLACES", 12 * 247)
+  monkeypatch.setattr(evaluate, "_MOST_PLACES", 12 * 255)
   run = evaluate.make_evaluate(
     full(), problem.model._replace(task=RANKED), ("kinds",), clients.ClientMap()
   )
-  with pytest.raises(ValueError, match="^evaluate=kinds: task=ranked needs .*12 x 248"):
+  with pytest.raises(ValueError, match="^evaluate=kinds: task=ranked needs .*12 x 256"):
     jax.eval_shape(run, case.data, case.state, jax.random.key(0))
 
 
