@@ -17,9 +17,10 @@ import time
 from typing import Any, NamedTuple, cast
 
 import jax
-from jax.extend.core import Var
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters import partial_eval
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding
 import numpy as np
 
 from fedjax_alg import tasks
@@ -448,31 +449,62 @@ def _membership(build: loop.Build, state: Any, numbers: Any) -> Any:
 _NAMES = ("start", "rounds", "evaluation")
 
 
+class _Reads(NamedTuple):
+  """The arguments of a program of leaves, as those of the function that it computes."""
+
+  places: tuple[int, ...]  #: of all leaves of the arguments, those that it has
+  form: Any  #: the tree of its results
+
+  def call(self, program: Any, *arguments: Any) -> Any:
+    """Calls the program as the function would be called."""
+    leaves = jax.tree.leaves(arguments)
+    return jax.tree.unflatten(
+      self.form, program(*(leaves[place] for place in self.places))
+    )
+
+
 class _Facts(NamedTuple):
   """What tracing says of the programs; shapes without places."""
 
   states: PyTree
   log: Any
   num_groups: int | None
+  reads: dict[str, _Reads]  #: of the programs that have the leaves that they read
 
 
-def _reads(traced: jax.stages.Traced, arguments: PyTree, parts: PyTree) -> bool:
-  """Whether a traced program computes with some of its arguments' leaves.
+def _trace_leaves(
+  function: Any, arguments: tuple[Any, ...], places: Any = None
+) -> tuple[jax.stages.Traced, _Reads, list[Any]]:
+  """Traces a function as a program of the leaves that it reads.
+
+  Methods with different states of which it reads the same have one program, which is
+  compiled once.
 
   Args:
-    traced: the program.
-    arguments: what it was traced with.
-    parts: those of their leaves that are asked for.
+    function: can be jitted.
+    arguments: a tuple, arrays or shapes.
+    places: the shardings of the results, or one of all; None: JAX chooses them.
+
+  Returns:
+    The program, how it is called, and the leaves of ``arguments`` that it has.
   """
-  program = traced.jaxpr.jaxpr
-  names = {id(leaf) for leaf in jax.tree.leaves(parts)}
-  asked = {
-    var
-    for var, leaf in zip(program.invars, jax.tree.leaves(arguments), strict=True)
-    if id(leaf) in names
-  }
-  read = {var for step in program.eqns for var in step.invars if isinstance(var, Var)}
-  return bool(asked & read)
+  traced = jax.jit(function).trace(*arguments)
+  form: Any = jax.tree.structure(traced.out_info)
+  closed = traced.jaxpr
+  program, reads = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.out_avals))
+  which = tuple(place for place, is_read in enumerate(reads) if is_read)
+  all_leaves = jax.tree.leaves(arguments)
+  leaves = [all_leaves[place] for place in which]
+  compute: Any = jaxpr_as_fun(ClosedJaxpr(program, closed.consts))
+
+  def of_leaves(*leaves: Any) -> Any:
+    return compute(*leaves)
+
+  of_leaves.__name__ = getattr(function, "func", function).__name__
+  if places is not None and not isinstance(places, Sharding):
+    places = form.flatten_up_to(places)
+  jitted = jax.jit(of_leaves, keep_unused=True, out_shardings=places)
+  return jitted.trace(*leaves), _Reads(which, form), leaves
 
 
 def _plain_shapes(tree: PyTree) -> PyTree:
@@ -548,12 +580,17 @@ class Programs:
     self._log = facts.log
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = facts.num_groups
-    programs: list[Any] = list(map(stored.programs.get, _NAMES))
-    self._init, self._run, self._evaluate = programs
+    self._programs = stored.programs
+    self._init, self._run, self._evaluate = (self._callable(facts, n) for n in _NAMES)
     if self._evaluate is None:
       self._evaluate_in_windows = make_evaluation(p)
     self._membership = stored.programs.get("membership")
     processes.meet("compiled")
+
+  def _callable(self, facts: _Facts, name: str) -> Any:
+    """A program that takes what its function does; None if there is none."""
+    program, reads = self._programs.get(name), facts.reads.get(name)
+    return program if reads is None else functools.partial(reads.call, program)
 
   def _find(self) -> stored_lib.Stored:
     """The programs, of an earlier run if one has had the same."""
@@ -585,6 +622,7 @@ class Programs:
       # The host of every process reads what all of them have computed.
       options["out_shardings"] = sharding.replicated(mesh)
     compiled: dict[str, Any] = {}
+    reads: dict[str, _Reads] = {}
     with ThreadPoolExecutor() as pool:
 
       def submit(name: str, lowered: Any, options: Any = None) -> None:
@@ -593,8 +631,12 @@ class Programs:
       with _TRACING:
         # First: a caller's own measure may fail, before minutes of compiling.
         if not isinstance(p.device_data, WindowedData):
-          evaluation = jax.jit(functools.partial(evaluate_all, p), **options)
-          submit("evaluation", evaluation.lower(data, shapes, p.keys, p.numbers))
+          evaluation, reads["evaluation"], _ = _trace_leaves(
+            functools.partial(evaluate_all, p),
+            (data, shapes, p.keys, p.numbers),
+            options.get("out_shardings"),
+          )
+          submit("evaluation", evaluation.lower())
         if self._rounds_in_windows is None:
           lowered = self._lower_rounds(shapes)
           log = lowered.out_info[1]
@@ -602,13 +644,13 @@ class Programs:
         else:
           log = self._rounds_in_windows.eval_shape(shapes)
         if start.in_windows is None:
-          program = jax.jit(start.program, out_shardings=where, keep_unused=True)
           arguments = _start_arguments(p)
           if start.tables is not None:
             arguments += (np.zeros(start.clients, np.int32),)
-          traced = program.trace(*arguments)
-          reads_rows = _reads(traced, arguments, (data.train.x, data.train.y))
-          submit("start", traced.lower(), compiling.start_options(platform, reads_rows))
+          first, reads["start"], leaves = _trace_leaves(start.program, arguments, where)
+          rows = set(map(id, jax.tree.leaves((data.train.x, data.train.y))))
+          reads_rows = bool(rows & set(map(id, leaves)))
+          submit("start", first.lower(), compiling.start_options(platform, reads_rows))
     programs = {name: program.result() for name, program in compiled.items()}
     algorithm, num_groups = p.algorithm, None
     if algorithm.membership is not None:
@@ -622,7 +664,7 @@ class Programs:
       if algorithm.global_params is not None:
         models = jax.eval_shape(jax.vmap(algorithm.global_params), shapes)
         num_groups = jax.tree.leaves(models)[0].shape[1]
-    facts = _Facts(_plain_shapes(shapes), _plain_shapes(log), num_groups)
+    facts = _Facts(_plain_shapes(shapes), _plain_shapes(log), num_groups, reads)
     return stored_lib.Stored(programs, facts)
 
   def _lower_rounds(self, shapes: PyTree) -> jax.stages.Lowered:
@@ -804,8 +846,7 @@ class Programs:
 
     Those that read rows on the host in windows of clients are not among them.
     """
-    programs = zip(_NAMES, (self._init, self._run, self._evaluate))
-    return {name: program for name, program in programs if program is not None}
+    return {name: self._programs[name] for name in _NAMES if name in self._programs}
 
   def memory_mb(self) -> float:
     """The memory in MB of the largest program, as its compiler reports it."""

@@ -288,6 +288,14 @@ def test_partitions_have_one_program(monkeypatch, options):
   assert len(keys) == 1 and None not in keys
 
 
+def test_methods_with_other_states_have_one_evaluation(fed, monkeypatch):
+  """It was compiled for each of them, as it had all of a state as arguments."""
+  monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, options=None: self)
+  runs = [prepare(method(name), fed, OPTIONS) for name in ("fedavg", "scaffold")]
+  programs = [Programs(run).executables["evaluation"] for run in runs]
+  assert programs[0].as_text() == programs[1].as_text()
+
+
 def test_code_of_ones_own_has_no_key(fed, monkeypatch):
   """Nobody knows what it reads."""
   _store(monkeypatch)
