@@ -45,7 +45,7 @@ from fedjax_alg.data.layout import (
   PADDING_ROWS,
   client_data,
   num_example_rows,
-  padded,
+  num_places,
   row_nbytes,
   server_rows,
 )
@@ -1119,7 +1119,7 @@ def deal(
     partition.test_offset,
     partition.test_size,
     keep_bytes=keep_bytes,
-    places=padded(len(partition.test_order) + unused),
+    places=num_places(len(partition.test_order) + unused),
   )
   histogram = label_histogram(partition, row_labels, labels_to_deal.number)
   rows_here, first = None, len(partition.train_order)

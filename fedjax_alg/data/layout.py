@@ -47,17 +47,20 @@ def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
   return result
 
 
-def padded(rows: int) -> int:
-  """The number of rows of an array that has some rows of clients.
+def num_places(rows: int) -> int:
+  """Computes the length of an array for some rows, with the zero rows behind them.
 
-  There are PADDING_ROWS behind them, and at most a sixteenth more: partitions of the
-  same data that differ by a few rows have arrays of one shape, and one program.
+  These are PADDING_ROWS, and at most a sixteenth more: partitions of the same data that
+  differ by a few rows have arrays of one shape, and so one program.
 
   Args:
     rows: M, the rows of clients and of the server.
 
+  Returns:
+    A number that grows in steps.
+
   Examples:
-    >>> padded(1590) == padded(1591) == 2176
+    >>> num_places(1590) == num_places(1591) == 2176
     True
   """
   rows += PADDING_ROWS
@@ -97,7 +100,7 @@ def client_data(
       take part from the start.
     keep_bytes: whether ``Coded`` examples stay bytes; if not, they become
       float32 or int32.
-    places: the number of rows of x and y in the result; 0: ``padded(M + V)``.
+    places: the number of rows of x and y in the result; 0: ``num_places(M + V)``.
 
   Returns:
     NumPy arrays. Rows in files stay there, as ``HostRows`` in this order.
@@ -123,7 +126,7 @@ def client_data(
   if validation is not None:
     server = np.array([len(order), len(validation)], np.int32)
     order = np.concatenate([order, validation])
-  places = places or padded(len(order))
+  places = places or num_places(len(order))
   # The fields hold NumPy arrays until a run places them on its devices.
   fields: tuple[Any, ...] = (
     *(

@@ -1045,7 +1045,7 @@ def _spec(federation: Federation, size: int) -> FedSpec:
     size,
     federation.num_classes,
     shape if isinstance(shape, tuple) else (store.values_each(train.x),),
-    layout.padded(rows) - layout.PADDING_ROWS,
+    layout.num_places(rows) - layout.PADDING_ROWS,
   )
 
 

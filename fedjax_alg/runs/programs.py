@@ -450,13 +450,13 @@ _NAMES = ("start", "rounds", "evaluation")
 
 
 class _Reads(NamedTuple):
-  """The arguments of a program of leaves, as those of the function that it computes."""
+  """What a program of a function takes of its arguments: the leaves that it reads."""
 
-  places: tuple[int, ...]  #: of all leaves of the arguments, those that it has
-  form: Any  #: the tree of its results
+  places: tuple[int, ...]  #: of these among all leaves
+  form: Any  #: the tree of the results
 
   def call(self, program: Any, *arguments: Any) -> Any:
-    """Calls the program as the function would be called."""
+    """Calls the program with the arguments of the function."""
     leaves = jax.tree.leaves(arguments)
     return jax.tree.unflatten(
       self.form, program(*(leaves[place] for place in self.places))
@@ -469,7 +469,7 @@ class _Facts(NamedTuple):
   states: PyTree
   log: Any
   num_groups: int | None
-  reads: dict[str, _Reads]  #: of the programs that have the leaves that they read
+  reads: dict[str, _Reads]  #: of those made by ``_trace_leaves``
 
 
 def _trace_leaves(
@@ -486,7 +486,7 @@ def _trace_leaves(
     places: the shardings of the results, or one of all; None: JAX chooses them.
 
   Returns:
-    The program, how it is called, and the leaves of ``arguments`` that it has.
+    The program, how it is called, and the leaves that it reads.
   """
   traced = jax.jit(function).trace(*arguments)
   form: Any = jax.tree.structure(traced.out_info)

@@ -223,7 +223,7 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   want = [rows_of(everyone.data.train, client) for client in held_clients]
   for ours, parts in zip((fed.data.train.x, fed.data.train.y), zip(*want)):
     np.testing.assert_array_equal(ours[first:end], np.concatenate(parts))
-    assert ours.shape[0] == layout.padded(end)
+    assert ours.shape[0] == layout.num_places(end)
     assert not np.asarray(ours[end:]).any()
   np.testing.assert_array_equal(fed.label_histogram, everyone.label_histogram[stay])
   assert fed.hashes["data"] == everyone.hashes["data"]

@@ -1,5 +1,7 @@
 """Clients back to back."""
 
+import hypothesis
+from hypothesis import strategies
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,14 @@ import pytest
 
 from fedjax_alg.data import layout
 from tests.data.reading import rows_of
+
+
+@hypothesis.given(strategies.integers(0, 10**9))
+def test_places_are_few_numbers_with_room_behind_the_rows(rows):
+  """Else a block of rows ends in others, or each partition has its own program."""
+  least, places = rows + layout.PADDING_ROWS, layout.num_places(rows)
+  assert least <= places <= least * 17 / 16
+  assert layout.num_places(rows + places - least) == places  # the step is full
 
 
 def test_client_data_permutes_and_pads():
@@ -17,8 +27,8 @@ def test_client_data_permutes_and_pads():
   )
   assert data.x.dtype == jnp.float32
   assert data.y.dtype == data.offset.dtype == data.size.dtype == jnp.int32
-  assert data.x.shape == (layout.padded(4), 2)
-  assert data.y.shape == (layout.padded(4),)
+  assert data.x.shape == (layout.num_places(4), 2)
+  assert data.y.shape == (layout.num_places(4),)
   np.testing.assert_array_equal(rows_of(data, 0)[0], x[[4]])
   np.testing.assert_array_equal(rows_of(data, 1)[0], x[[0, 5, 2]])
   np.testing.assert_array_equal(rows_of(data, 1)[1], [0, 5, 2])
@@ -69,7 +79,7 @@ def test_client_data_of_several_arrays_and_of_other_targets():
       assert data.x[name].dtype == dtype
       np.testing.assert_array_equal(data.x[name][:4], x[name][order].astype(dtype))
     np.testing.assert_array_equal(data.y[:4], y[order].astype(np.float32))
-    assert layout.num_example_rows(data) == layout.padded(4)
+    assert layout.num_example_rows(data) == layout.num_places(4)
 
 
 def test_client_data_reads_several_arrays_as_one():
