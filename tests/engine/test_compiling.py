@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.engine import compiling
+from tests import compilers
 
 pytestmark = pytest.mark.program
 
@@ -56,9 +57,9 @@ def test_a_start_has_the_same_bits_whatever_its_compiler_spends(
       lambda key: (draw(key, (65, 20)), jax.random.split(key, 3)), keys
     )
   ).lower(jax.random.split(jax.random.key(0), 2))
-  # Not those of the tests.
-  usual = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
-  programs = [lowered.compile(flags) for flags in (usual, usual | options)]
+  programs = [
+    lowered.compile(flags) for flags in (compilers.USUAL, compilers.USUAL | options)
+  ]
   keys = jax.random.split(jax.random.key(0), 2)
   (draws, splits), (cheap, cheap_splits) = (program(keys) for program in programs)
   np.testing.assert_array_equal(draws, cheap)
