@@ -337,8 +337,8 @@ _SHARED: dict[bytes | str, threading.Lock] = collections.defaultdict(threading.L
 
 #: Key -> the programs of a run of this process, the last ones last. Partitions of the
 #: same data have the same.
-_LAST: collections.OrderedDict[str, stored_lib.Stored] = collections.OrderedDict()
-_MOST_LAST = 8
+_RECENT: collections.OrderedDict[str, stored_lib.Stored] = collections.OrderedDict()
+_MOST_RECENT = 8
 
 
 class _Compiler:
@@ -452,14 +452,14 @@ _NAMES = ("start", "rounds", "evaluation")
 class _Reads(NamedTuple):
   """What a program of a function takes of its arguments: the leaves that it reads."""
 
-  places: tuple[int, ...]  #: of these among all leaves
+  indices: tuple[int, ...]  #: where these are among all leaves
   form: Any  #: the tree of the results
 
   def call(self, program: Any, *arguments: Any) -> Any:
     """Calls the program with the arguments of the function."""
     leaves = jax.tree.leaves(arguments)
     return jax.tree.unflatten(
-      self.form, program(*(leaves[place] for place in self.places))
+      self.form, program(*(leaves[index] for index in self.indices))
     )
 
 
@@ -473,17 +473,16 @@ class _Facts(NamedTuple):
 
 
 def _trace_leaves(
-  function: Any, arguments: tuple[Any, ...], places: Any = None
+  function: Any, arguments: tuple[Any, ...], shardings: Any
 ) -> tuple[jax.stages.Traced, _Reads, list[Any]]:
   """Traces a function as a program of the leaves that it reads.
 
-  Methods with different states of which it reads the same have one program, which is
-  compiled once.
+  So methods share a program if it reads the same of their states.
 
   Args:
     function: can be jitted.
-    arguments: a tuple, arrays or shapes.
-    places: the shardings of the results, or one of all; None: JAX chooses them.
+    arguments: arrays or shapes.
+    shardings: those of the results, or one of all; None: JAX chooses them.
 
   Returns:
     The program, how it is called, and the leaves that it reads.
@@ -492,19 +491,19 @@ def _trace_leaves(
   form: Any = jax.tree.structure(traced.out_info)
   closed = traced.jaxpr
   program, reads = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.out_avals))
-  which = tuple(place for place, is_read in enumerate(reads) if is_read)
+  indices = tuple(np.flatnonzero(reads).tolist())
   all_leaves = jax.tree.leaves(arguments)
-  leaves = [all_leaves[place] for place in which]
+  leaves = [all_leaves[index] for index in indices]
   compute: Any = jaxpr_as_fun(ClosedJaxpr(program, closed.consts))
 
   def of_leaves(*leaves: Any) -> Any:
     return compute(*leaves)
 
   of_leaves.__name__ = getattr(function, "func", function).__name__
-  if places is not None and not isinstance(places, Sharding):
-    places = form.flatten_up_to(places)
-  jitted = jax.jit(of_leaves, keep_unused=True, out_shardings=places)
-  return jitted.trace(*leaves), _Reads(which, form), leaves
+  if shardings is not None and not isinstance(shardings, Sharding):
+    shardings = form.flatten_up_to(shardings)
+  jitted = jax.jit(of_leaves, keep_unused=True, out_shardings=shardings)
+  return jitted.trace(*leaves), _Reads(indices, form), leaves
 
 
 def _plain_shapes(tree: PyTree) -> PyTree:
@@ -598,14 +597,14 @@ class Programs:
     if key is None:
       return self._compile_anew(_Compiler(mesh, False))
     with _SHARED[key]:
-      stored = _LAST.pop(key, None) or stored_lib.load_programs(key, mesh)
+      stored = _RECENT.pop(key, None) or stored_lib.load_programs(key, mesh)
       if stored is None:
         compiler = _Compiler(mesh, stored_lib.can_store(mesh))
         stored = self._compile_anew(compiler)
         stored_lib.save_programs(key, compiler.files, stored.facts)
-      _LAST[key] = stored
-    while len(_LAST) > _MOST_LAST:
-      _LAST.popitem(last=False)
+      _RECENT[key] = stored
+    while len(_RECENT) > _MOST_RECENT:
+      _RECENT.popitem(last=False)
     return stored
 
   def _compile_anew(self, compiler: _Compiler) -> stored_lib.Stored:
@@ -616,11 +615,8 @@ class Programs:
     # Traced once, for the shapes and for its program.
     start = self._start = _find_start(p)
     shapes = start.shapes
-    where = _places(shapes)
-    options: dict[str, Any] = {"keep_unused": True}
-    if sharding.spans_processes(mesh):
-      # The host of every process reads what all of them have computed.
-      options["out_shardings"] = sharding.replicated(mesh)
+    # The host of every process reads what all of them have computed.
+    everywhere = sharding.replicated(mesh) if sharding.spans_processes(mesh) else None
     compiled: dict[str, Any] = {}
     reads: dict[str, _Reads] = {}
     with ThreadPoolExecutor() as pool:
@@ -634,7 +630,7 @@ class Programs:
           evaluation, reads["evaluation"], _ = _trace_leaves(
             functools.partial(evaluate_all, p),
             (data, shapes, p.keys, p.numbers),
-            options.get("out_shardings"),
+            everywhere,
           )
           submit("evaluation", evaluation.lower())
         if self._rounds_in_windows is None:
@@ -647,18 +643,22 @@ class Programs:
           arguments = _start_arguments(p)
           if start.tables is not None:
             arguments += (np.zeros(start.clients, np.int32),)
-          first, reads["start"], leaves = _trace_leaves(start.program, arguments, where)
+          first, reads["start"], leaves = _trace_leaves(
+            start.program, arguments, _places(shapes)
+          )
           rows = set(map(id, jax.tree.leaves((data.train.x, data.train.y))))
           reads_rows = bool(rows & set(map(id, leaves)))
           submit("start", first.lower(), compiling.start_options(platform, reads_rows))
     programs = {name: program.result() for name, program in compiled.items()}
     algorithm, num_groups = p.algorithm, None
     if algorithm.membership is not None:
+      membership = jax.jit(
+        jax.vmap(functools.partial(_membership, p.build)),
+        keep_unused=True,
+        out_shardings=everywhere,
+      )
       programs["membership"] = compiler.compile(
-        "membership",
-        jax.jit(jax.vmap(functools.partial(_membership, p.build)), **options).lower(
-          shapes, p.numbers
-        ),
+        "membership", membership.lower(shapes, p.numbers)
       )
       num_groups = p.spec.num_clients
       if algorithm.global_params is not None:

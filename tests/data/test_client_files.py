@@ -265,9 +265,9 @@ def test_damage_is_one_line(tmp_path, damage):
 
 def test_what_needs_all_rows_in_memory_is_refused(tmp_path):
   folder = write_clients(tmp_path, make_clients())
-  own = tmp_path / "mine.py"
-  own.write_text("def change(x, y, kind, key): return x, y")
-  for name, value in (("kinds", f"{own}:change,2"), ("store", "float32")):
+  script = tmp_path / "mine.py"
+  script.write_text("def change(x, y, kind, key): return x, y")
+  for name, value in (("kinds", f"{script}:change,2"), ("store", "float32")):
     with pytest.raises(DataError, match=f"^{name}=.*data_on=disk"):
       fa.federate(open_clients(folder), data_on="disk", **{name: value})
 
@@ -305,10 +305,10 @@ def test_examples_that_are_changed_in_passes_have_the_same_bits(
 @pytest.mark.parametrize("data_on", ["device", "disk"])
 def test_a_function_gives_the_features_of_a_folder_without_tests(tmp_path, data_on):
   """How many there are is not known from no examples."""
-  own = tmp_path / "mine.py"
-  own.write_text("def halve(x): return x.reshape(len(x), -1)[:, ::2]")
+  script = tmp_path / "mine.py"
+  script.write_text("def halve(x): return x.reshape(len(x), -1)[:, ::2]")
   folder = write_clients(tmp_path / "clients", make_clients())
-  fed = fa.federate(f"clients:{folder}", data_on=data_on, features=f"{own}:halve")
+  fed = fa.federate(f"clients:{folder}", data_on=data_on, features=f"{script}:halve")
   x, _ = fed.client("c01")
   raw = np.load(folder / "x.npy")[:, :, ::2].reshape(-1, 8) * np.float32(1 / 255)
   assert {row.tobytes() for row in x} <= {row.tobytes() for row in raw}

@@ -289,7 +289,7 @@ def test_partitions_have_one_program(monkeypatch, options):
 
 
 def test_methods_with_other_states_have_one_evaluation(fed, monkeypatch):
-  """It was compiled for each of them, as it had all of a state as arguments."""
+  """All of a state were its arguments, so each method compiled an evaluation."""
   monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, options=None: self)
   runs = [prepare(method(name), fed, OPTIONS) for name in ("fedavg", "scaffold")]
   programs = [Programs(run).executables["evaluation"] for run in runs]
