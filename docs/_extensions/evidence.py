@@ -36,8 +36,7 @@ ROOT = DOCS.parent
 RESULTS = DOCS / "results"
 TABLE = DOCS / "evidence.csv"
 
-ENTIRE, PART, DESCRIPTION = "whole", "part", "description"
-NOT_STATED, NO_PAPER = "not stated", "no paper"
+ENTIRE, PART, DESCRIPTION, NO_PAPER = "whole", "part", "description", "no paper"
 #: How much of a method's paper was read -> what that means.
 SOURCES = {
   ENTIRE: "the paper was read from its first to its last equation, and a page lists "
@@ -45,7 +44,6 @@ SOURCES = {
   PART: "the algorithm, sections or settings that the page of the method or its code "
   "names were read",
   DESCRIPTION: "the paper was not read, but its abstract, summaries or code",
-  NOT_STATED: "nothing says what was read of the paper",
   NO_PAPER: "there is no paper",
 }
 #: Verdicts on numbers that were compared.
@@ -407,8 +405,8 @@ def counts_line() -> str:
   """How many methods have which evidence, in a sentence that other pages quote."""
   rows = read_rows()
 
-  def count(sources: tuple[str, ...]) -> int:
-    return sum(row.source in sources for row in rows)
+  def count(source: str) -> int:
+    return sum(row.source == source for row in rows)
 
   return (
     f"Of {len(rows)} methods, {sum(bool(oracle(row)) for row in rows)} are tested "
@@ -418,9 +416,9 @@ def counts_line() -> str:
     f"A test plays public code beside ours for {sum(bool(row.code) for row in rows)}. "
     f"{sum(bool(row.code or compared(row.method)) for row in rows)} have such code or "
     "a published number. "
-    f"The paper was read as a whole for {count((ENTIRE,))} and in part for "
-    f"{count((PART,))}. For {count((DESCRIPTION,))} it was not read, for "
-    f"{count((NOT_STATED,))} nothing says how far, and {count((NO_PAPER,))} have none."
+    f"The paper was read as a whole for {count(ENTIRE)} and in part for "
+    f"{count(PART)}. For {count(DESCRIPTION)} it was not read, and "
+    f"{count(NO_PAPER)} have none."
   )
 
 
@@ -430,8 +428,6 @@ def source_of(name: str) -> str:
   link = f"[Evidence](../evidence.md#{row.method})."
   if row.source == DESCRIPTION:
     return f"**The paper was not read.** The method follows {row.read}. {link}"
-  if row.source == NOT_STATED:
-    return f"**Nothing says which part of the paper was read.** {link}"
   return ""
 
 
