@@ -357,7 +357,7 @@ def our_work(job: Job, clients: Any, options: dict[str, Any], step: Any) -> Work
     input_dtype=job.x.dtype,
     task=clients.task,
   )
-  total = base.num_params(jax.eval_shape(model.init, jax.random.key(0)))
+  total = base.num_params(base.initial_shapes(model.init))
   params = options.get("init")
   if params is None:  # those of the module that was given
     model = roles.split(model, [options["roles"]])

@@ -689,6 +689,19 @@ BYTES_PER_FLOAT = 4
 SEED_BYTES = 8
 
 
+def initial_shapes(init: Callable[[Key], Params]) -> Params:
+  """Finds the shapes and dtypes of what ``init`` makes, without computing it.
+
+  JAX is not started, so that processes can still join. It keeps what it traced, so
+  that a model's ``init`` is traced once.
+
+  Args:
+    init: key -> parameters, such as ``model.init``.
+  """
+  shapes: Params = jax.eval_shape(init, jax.eval_shape(jax.random.key, 0))
+  return shapes
+
+
 def num_params(params: Params) -> int:
   """P, the number of floats in ``params``."""
   return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -48,6 +48,7 @@ from fedjax_alg.base import (
   Model,
   Params,
   Shard,
+  initial_shapes,
 )
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
@@ -169,7 +170,7 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
   training = roles.personal if roles.has_personal else None
   local, first_shapes = (
     roles.has_state and not roles.sends_state,
-    jax.eval_shape(lambda: roles.start(jax.random.key(0))),
+    initial_shapes(roles.start),
   )
 
   def train_with_personal(train_method, received, shard, personal, key):

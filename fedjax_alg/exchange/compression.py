@@ -42,7 +42,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import BYTES_PER_FLOAT, SEED_BYTES, Model, Params, num_params
+from fedjax_alg.base import BYTES_PER_FLOAT, SEED_BYTES, Params, num_params
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate, with_rows
 from fedjax_alg.errors import OptionError
@@ -365,14 +365,6 @@ class Compression(HParams):
 def _built(part: Choice) -> Compressor | None:
   compressor = part.build()
   return compressor and compressor._replace(name=str(part))
-
-
-def shapes(model: Model) -> Params:
-  """The parameters of a model, shapes and dtypes alone.
-
-  Nothing is computed: processes of a run join after its options were checked.
-  """
-  return jax.eval_shape(lambda: model.init(jax.random.key(0)))
 
 
 def keeps(compressor: Compressor, params: Params) -> bool:

@@ -33,6 +33,7 @@ from fedjax_alg.base import (
   Model,
   Params,
   Traffic,
+  initial_shapes,
   num_params,
 )
 from fedjax_alg.client.personal import with_own
@@ -46,7 +47,7 @@ from fedjax_alg.exchange.attacks import (
   forge_vectors,
   trains_on_false_labels,
 )
-from fedjax_alg.exchange.compression import Compressor, compressed, shapes
+from fedjax_alg.exchange.compression import Compressor, compressed
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.options import whole
 from fedjax_alg.exchange.privacy import (
@@ -294,7 +295,7 @@ def fit(
     _refuse(option, value, refused.get(option))
   if up:
     store = client.store
-    client = compressed(client, up, shapes(model), carrier)
+    client = compressed(client, up, initial_shapes(model.init), carrier)
     _refuse(
       "compress_up", up.name if client.store is not store else "", refused.get("memory")
     )

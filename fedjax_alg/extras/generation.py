@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg.base import Array, Key, Model, Params
+from fedjax_alg.base import Array, Key, Model, Params, initial_shapes
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.models.roles import leaf_paths
 from fedjax_alg.part import of_type
@@ -126,7 +126,7 @@ def _check_params(model: Model, params: Params) -> None:
     OptionError: they have other shapes, for example those of several models.
   """
   full = model if model.roles is None else model.roles.whole
-  needed = _shapes(jax.eval_shape(full.init, jax.random.key(0)))
+  needed = _shapes(initial_shapes(full.init))
   shapes = _shapes(params)
   if model.roles is not None:  # a frozen leaf is the model's own
     needed = {path: shape for path, shape in needed.items() if path in shapes}

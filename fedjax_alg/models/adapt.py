@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import own, tasks
-from fedjax_alg.base import Array, Key, Model, Params
+from fedjax_alg.base import Array, Key, Model, Params, initial_shapes
 from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.typing import DTypes, PyTree, Shaped, Shapes
@@ -154,8 +154,8 @@ def params_shapes(init: Callable[[Key], Params], label: str = "init(key)") -> Py
   # Mixed dtypes are allowed here, so that check_params can name the parameter
   # of another dtype.
   with jax.numpy_dtype_promotion("standard"):
-    # The key is made inside: a key made outside would start JAX.
-    shapes = _shape_of(lambda: init(jax.random.key(0)), label)
+    with user_code(label):
+      shapes = initial_shapes(init)
   check_params(shapes, label)
   return shapes
 

@@ -25,12 +25,18 @@ from typing import Any
 import jax
 
 from fedjax_alg import optional, trees
-from fedjax_alg.base import Algorithm, MapClients, Model, Params, shared_client_params
+from fedjax_alg.base import (
+  Algorithm,
+  MapClients,
+  Model,
+  Params,
+  initial_shapes,
+  shared_client_params,
+)
 from fedjax_alg.central.steps import WHEN, ServerStep
 from fedjax_alg.client.personal import Places, with_client_leaves, with_states
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError, a_type
-from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, fit, wrap
 from fedjax_alg.exchange.privacy import CLIP_NORM
 from fedjax_alg.models.roles import state_size
@@ -150,7 +156,7 @@ def pair_halves(
     server,
     map_clients,
     exchange,
-    shapes(model),
+    initial_shapes(model.init),
     state_size(model),
     one_model.mean_update,
   )

@@ -7,14 +7,17 @@ the run, which share its rows. That of a run without a folder has no name.
 """
 
 from collections.abc import Callable, Sequence
+import functools
 import pathlib
 from typing import Any
 
 import jax
+from jax import lax
 from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import split
+from fedjax_alg.base import Array
 from fedjax_alg.engine import checkpoint, row_file, sharding
 from fedjax_alg.engine.row_file import RowFile, RowForm, RowTable, RowVersion
 from fedjax_alg.split import Absent, HeldRows
@@ -216,13 +219,25 @@ def _padded(ids: np.ndarray, places: int, clients: int) -> np.ndarray:
   return np.concatenate([ids.astype(np.int32), padding])
 
 
-def copy_rows(states: PyTree, rows: Any, views: bool = False) -> Any:
+def copy_rows(states: PyTree, rows: slice, views: bool = False) -> Any:
   """Copies rows of states, of which the next round of a run uses the memory.
 
   Args:
     states: leaves [N, ...].
-    rows: a slice.
+    rows: those of a setting.
     views: whether no round comes any more, so that tables stay as they are.
   """
-  states = jax.tree.map(lambda leaf: leaf[rows], states)
+  leaves, structure = jax.tree.flatten(states)
+  arrays = [leaf for leaf in leaves if not row_file.is_row_table(leaf)]
+  slices = iter(_slice_rows(arrays, rows.start, rows.stop - rows.start))
+  states = jax.tree.unflatten(
+    structure,
+    [leaf[rows] if row_file.is_row_table(leaf) else next(slices) for leaf in leaves],
+  )
   return row_file.freeze(states) if views else row_file.copy_versions(states)
+
+
+@functools.partial(jax.jit, static_argnames="number")
+def _slice_rows(arrays: list[Array], start: int, number: int) -> list[Array]:
+  """One program for all settings; a slice alone compiles for each array."""
+  return [lax.dynamic_slice_in_dim(array, start, number) for array in arrays]

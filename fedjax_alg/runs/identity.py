@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import own, tasks
-from fedjax_alg.base import Model
+from fedjax_alg.base import Model, initial_shapes
 from fedjax_alg.client import objective
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import samplers
@@ -283,7 +283,7 @@ def _outputs(prepared: Prepared) -> PyTree:
   """The shapes of the model's outputs for ``adapt.ROWS`` examples."""
   model, federation = roles.deployed(prepared.model), prepared.federation
   x = adapt.example(federation.example_shape, federation.example_dtype, adapt.ROWS)
-  params = jax.eval_shape(model.init, jax.random.key(0))
+  params = initial_shapes(model.init)
   return jax.eval_shape(lambda params, x: objective.logits(model, params, x), params, x)
 
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedjax_alg import tasks
+from fedjax_alg.base import initial_shapes
 from fedjax_alg.data import DataError, features
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expand_path
@@ -57,7 +58,7 @@ def read_layer(of: features.RunLayer) -> Callable[[np.ndarray], np.ndarray]:
       "named model of numbers or images, without roles)"
     )
   model, preprocessing = parts
-  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  shapes = initial_shapes(model.init)
   params = as_tree(shapes, traverse_util.unflatten_dict(arrays, sep="/"))
   try:
     phi = features_of_layer(model, params, "" if of.layer == LAST else of.layer)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from fedjax_alg import registry, tasks
-from fedjax_alg.base import Model, Params
+from fedjax_alg.base import Model, Params, initial_shapes
 from fedjax_alg.client import objective
 from fedjax_alg.data import arrays, store
 from fedjax_alg.data.features import FEATURES
@@ -164,7 +164,7 @@ def read_predictor(
   if parts is None:
     return None
   built, preprocessing = parts
-  shapes = jax.eval_shape(built.init, jax.random.key(0))
+  shapes = initial_shapes(built.init)
   return make_predictor(built, preprocessing), shapes
 
 

@@ -13,7 +13,14 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import memory, models, split, tasks, trees
-from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
+from fedjax_alg.base import (
+  Algorithm,
+  FedSpec,
+  MapClients,
+  Model,
+  Params,
+  initial_shapes,
+)
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, layout, store
 from fedjax_alg.data.federation import EvaluationData, Federation
@@ -1148,7 +1155,7 @@ def _summary(
   """``Prepared.plan``: what the run trains on, and what was chosen for it."""
   data, train = federation.data, federation.data.train
   task = tasks.of(model)
-  parameters = jax.eval_shape(model.init, jax.random.key(0))
+  parameters = initial_shapes(model.init)
   summary = {
     "data": federation.name,
     "clients": spec.num_clients,

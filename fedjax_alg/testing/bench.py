@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_alg import base, models, optional
 from fedjax_alg import hparams as hparams_lib
-from fedjax_alg.base import Algorithm, ClientData, FedSpec, Model, Shard
+from fedjax_alg.base import Algorithm, ClientData, FedSpec, Model, Shard, initial_shapes
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
@@ -407,13 +407,13 @@ class Bench:
   @functools.cached_property
   def model_shapes(self) -> Any:
     """The model's parameters, as shapes."""
-    return jax.eval_shape(self.problem.model.init, jax.random.key(0))
+    return initial_shapes(self.problem.model.init)
 
   @functools.cached_property
   def deployed_shapes(self) -> Any:
     """The parameters that a client deploys, as shapes."""
     model = self.algorithm.client_model(self.problem.model)
-    return jax.eval_shape(model.init, jax.random.key(0))
+    return initial_shapes(model.init)
 
   @functools.cached_property
   def models(self) -> int:

@@ -17,7 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import models
-from fedjax_alg.base import Algorithm, ClientData, FedSpec, Model, num_params
+from fedjax_alg.base import (
+  Algorithm,
+  ClientData,
+  FedSpec,
+  Model,
+  initial_shapes,
+  num_params,
+)
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, loop
 from fedjax_alg.engine.keys import run_keys
@@ -231,8 +238,8 @@ def _floats_of_client(algorithm: Algorithm, model: Model, floats: int) -> int:
   mixed = algorithm.client_model(model)
   if mixed is model:
     return floats
-  deployed = num_params(jax.eval_shape(mixed.init, jax.random.key(0)))
-  components = jax.eval_shape(mixed.init, jax.random.key(0))["weights"].size
+  deployed = num_params(initial_shapes(mixed.init))
+  components = initial_shapes(mixed.init)["weights"].size
   _require("the floats of a mixture", deployed, components * (floats + 1))
   return deployed
 
@@ -331,7 +338,7 @@ def _check_floats(
   deployed: int,
   statistics: int = 0,
 ) -> None:
-  actual = num_params(jax.eval_shape(model.init, jax.random.key(0)))
+  actual = num_params(initial_shapes(model.init))
   _require("the floats of what is shared", actual, shared)
   if algorithm.global_params is not None:
     global_models = jax.eval_shape(algorithm.global_params, state)
@@ -394,7 +401,7 @@ def check_target_fit(name: str, entry: Entry, task: str) -> None:
   problem = target_problem(task)
   algorithm, state = shapes_of_a_round(name, entry, problem)
   deployed = algorithm.client_model(problem.model)
-  shapes = jax.eval_shape(deployed.init, jax.random.key(0))
+  shapes = initial_shapes(deployed.init)
   _require(
     "the shapes of client_params",
     jax.tree.map(

@@ -13,7 +13,7 @@ import scipy.stats
 
 from fedjax_alg import data, grouping
 from fedjax_alg.algorithms import fedgroup
-from fedjax_alg.base import num_params
+from fedjax_alg.base import initial_shapes, num_params
 from fedjax_alg.engine import loop
 
 from ...cli import config as config_lib
@@ -232,7 +232,7 @@ def _parameters(config: config_lib.Config) -> int:
   model = values["model"].build(
     shape, classes, tokens=values["vocabulary"] + data.SPECIAL_TOKENS
   )
-  return num_params(jax.eval_shape(model.init, jax.random.key(0)))
+  return num_params(initial_shapes(model.init))
 
 
 def size_table(cells: Runs, not_run: Runs) -> TableAndAnswers:

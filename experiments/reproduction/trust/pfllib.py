@@ -18,11 +18,11 @@ import pathlib
 from typing import Any, NamedTuple
 import warnings
 
-import jax
 import numpy as np
 
 import fedjax_alg as fa
 from fedjax_alg import models
+from fedjax_alg.base import initial_shapes
 from fedjax_alg.data import Examples
 from fedjax_alg.records import tables
 
@@ -157,7 +157,7 @@ def draw_as_pytorch(model: Any, seed: int) -> Any:
     seed: of the draws.
   """
   rng = np.random.default_rng(seed)
-  shapes = jax.eval_shape(model.init, jax.random.key(0))["params"]
+  shapes = initial_shapes(model.init)["params"]
   params = {}
   for name, leaves in shapes.items():
     limit = np.prod(leaves["kernel"].shape[:-1]) ** -0.5

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import zipfile
 
 from flax import traverse_util
-import jax
 import numpy as np
 
 from fedjax_alg import files, own
-from fedjax_alg.base import Model, Params
+from fedjax_alg.base import Model, Params, initial_shapes
 from fedjax_alg.data import npz
 from fedjax_alg.errors import OptionError, a_type, library_of, reason
 from fedjax_alg.extras.backbones.torch_files import Arrays, read_torch
@@ -383,9 +382,7 @@ def load_weights(
   full_model, stateful = model, None
   if model.roles is not None:
     full_model, stateful = model.roles.whole, model.roles.stateful
-  shapes = traverse_util.flatten_dict(
-    jax.eval_shape(full_model.init, jax.random.key(0)), sep="/"
-  )
+  shapes = traverse_util.flatten_dict(initial_shapes(full_model.init), sep="/")
   weights = match_tensors(
     tensors,
     {leaf: of.shape for leaf, of in shapes.items()},
