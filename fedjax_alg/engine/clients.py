@@ -23,7 +23,7 @@ slot is computed in the process that holds its rows (``extras.pods``).
 from collections.abc import Callable
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,6 +145,42 @@ class LanesMap(_Mapping):
 CLIENT_MAPS = AutomaticMap | SequentialMap | VectorizedMap | LanesMap
 
 
+class Update(NamedTuple):
+  """What a round computes of its clients: the arguments of ``MapClients.update``."""
+
+  fn: Fn
+  write: Fn
+  table: Any
+  places: Any
+  weights: Any
+  shared: Any
+  shards: Shard
+  args: tuple[Any, ...]
+
+  @property
+  def keeps(self) -> bool:
+    """Whether clients keep anything."""
+    return bool(jax.tree.leaves(self.table))
+
+  @property
+  def slots(self) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+    """The arguments of ``run_slot`` after the table, with a leading axis [S]."""
+    return self.places, self.shards.offset, self.shards.size, self.args
+
+  def run_slot(
+    self, table: Any, place: Any, offset: Any, size: Any, args: Any
+  ) -> tuple[Any, Any, Any]:
+    """What ``fn`` returns of one client, whose rows are read from a table."""
+    rows = trees.rows(table, place) if self.keeps else table
+    shard = Shard(self.shards.x, self.shards.y, offset, size)
+    outputs: tuple[Any, Any, Any] = self.fn(self.shared, shard, rows, *args)
+    return outputs
+
+  def written(self, rows: Any) -> Any:
+    """The table with the rows of all slots."""
+    return self.write(self.table, self.places, rows) if self.keeps else self.table
+
+
 @dataclasses.dataclass(frozen=True)
 class ClientMap(MapClients):
   """A client map (``base.MapClients``).
@@ -198,13 +234,15 @@ class ClientMap(MapClients):
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
     if shards.personal is not None or shards.state is not None:
       fn, shards, args = _own_as_argument(fn, shards, args)
-    slots, mesh = (table, places, weights, shared, shards, args), self.mesh
-    if mesh is not None and PROCESSES in mesh.axis_names:
-      result: tuple[Any, Any, Any] = _pods().update(self.mode, mesh, fn, write, *slots)
+    update = Update(fn, write, table, places, weights, shared, shards, args)
+    if self.processes:
+      result: tuple[Any, Any, Any] = _pods().compute_update(
+        self.mode, self._mesh, update
+      )
       return result
-    if mesh is not None and mesh.size > 1:
-      return _update_on_devices(self, fn, write, *slots)
-    return _MODES[self.mode](self, fn, write, *slots)
+    if self.devices > 1:
+      return _update_on_devices(self, update)
+    return _MODES[self.mode](self, update)
 
   def total(
     self,
@@ -364,29 +402,15 @@ def _total(
   return jax.lax.scan(add, zero(), (shards.offset, shards.size, args))[0]
 
 
-def _one_after_the_other(
-  client_map: ClientMap,
-  fn: Fn,
-  write: Fn,
-  table: object,
-  places: Array,
-  weights: PyTree,
-  shared: PyTree,
-  shards: Shard,
-  args: object,
-) -> tuple[Any, Any, Any]:
+def _one_after_the_other(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on one device with mode "sequential"."""
-  keeps = bool(jax.tree.leaves(table))
-
-  def run_slot(table, slot):
-    place, offset, size, args = slot
-    rows = trees.rows(table, place) if keeps else table
-    return fn(shared, Shard(shards.x, shards.y, offset, size), rows, *args)
+  table, weights, slots = update.table, update.weights, update.slots
 
   def write_one(table, place, written):
-    if not keeps:
+    if not update.keeps:
       return table
-    return write(table, *jax.tree.map(lambda leaf: leaf[None], (place, written)))
+    rows = jax.tree.map(lambda leaf: leaf[None], (place, written))
+    return update.write(table, *rows)
 
   def add(carry, slot):
     table, last, total = carry
@@ -394,15 +418,16 @@ def _one_after_the_other(
     # Written now, before anything of this step reads the table: a reading
     # that no data puts before the writing would make XLA copy the table.
     table = write_one(table, *last)
-    written, summed, stacked = run_slot(table, slot)
+    written, summed, stacked = update.run_slot(table, *slot)
     total = jax.tree.map(trees.add_weighted, weight, total, summed)
     return (table, (slot[0], written), total), stacked
 
-  slots = places, shards.offset, shards.size, args
-  if not keeps and not jax.tree.leaves(weights):  # nothing to carry
-    run_alone = lambda _, slot: (None, run_slot(table, slot)[2])
+  if not update.keeps and not jax.tree.leaves(weights):  # nothing to carry
+    run_alone = lambda _, slot: (None, update.run_slot(table, *slot)[2])
     return table, weights, jax.lax.scan(run_alone, None, slots)[1]
-  written, summed, _ = jax.eval_shape(run_slot, table, trees.index(slots, 0))
+  written, summed, _ = jax.eval_shape(
+    lambda *slot: update.run_slot(table, *slot), *trees.index(slots, 0)
+  )
   total = jax.tree.map(
     lambda weight, part: jax.tree.map(
       lambda leaf: jnp.zeros(weight.shape[1:] + leaf.shape, leaf.dtype), part
@@ -410,36 +435,23 @@ def _one_after_the_other(
     weights,
     summed,
   )
-  nothing = jnp.full_like(places[0], NO_ROW), jax.tree.map(jnp.zeros_like, written)
+  nothing = (
+    jnp.full_like(update.places[0], NO_ROW),
+    jax.tree.map(jnp.zeros_like, written),
+  )
   (table, last, total), stacked = jax.lax.scan(
     add, (table, nothing, total), (weights, slots)
   )
   return write_one(table, *last), total, stacked
 
 
-def _at_once(
-  client_map: ClientMap,
-  fn: Fn,
-  write: Fn,
-  table: object,
-  places: Array,
-  weights: object,
-  shared: object,
-  shards: Shard,
-  args: object,
-) -> tuple[Any, Any, Any]:
+def _at_once(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on one device with mode "vmap"."""
-
-  def run_slot(place, offset, size, args):
-    return fn(
-      shared, Shard(shards.x, shards.y, offset, size), trees.rows(table, place), *args
-    )
-
-  written, summed, stacked = jax.vmap(run_slot)(
-    places, shards.offset, shards.size, args
-  )
-  summed = jax.tree.map(trees.slot_sum, weights, summed)
-  return _written(write, table, places, written), summed, stacked
+  written, summed, stacked = jax.vmap(
+    lambda *slot: update.run_slot(update.table, *slot)
+  )(*update.slots)
+  summed = jax.tree.map(trees.slot_sum, update.weights, summed)
+  return update.written(written), summed, stacked
 
 
 def _pods() -> Any:
@@ -452,54 +464,32 @@ def _lanes() -> Any:
   return optional.load_extra("lanes", "`map_clients`=lanes")
 
 
-def _in_lanes(
-  client_map: ClientMap,
-  fn: Fn,
-  write: Fn,
-  table: object,
-  places: Array,
-  weights: object,
-  shared: object,
-  shards: Shard,
-  args: Any,
-) -> tuple[Any, Any, Any]:
+def _in_lanes(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on one device with mode "lanes"."""
 
   def in_lane(shared, shard, rows, *args):
-    written, summed, stacked = fn(shared, shard, rows, *args)
+    written, summed, stacked = update.fn(shared, shard, rows, *args)
     return summed, (written, stacked)
 
   summed, (written, stacked) = _lanes().map_slots(
     in_lane,
-    shared,
-    shards,
-    (trees.rows(table, places), *args),
-    weights,
+    update.shared,
+    update.shards,
+    (trees.rows(update.table, update.places), *update.args),
+    update.weights,
     client_map.lanes,
   )
-  return _written(write, table, places, written), summed, stacked
+  return update.written(written), summed, stacked
 
 
-def _written(write: Fn, table: object, places: Array, written: object) -> Any:
-  """The table with the rows of several slots."""
-  return write(table, places, written) if jax.tree.leaves(table) else table
-
-
-def _update_on_devices(
-  client_map: ClientMap,
-  fn: Fn,
-  write: Fn,
-  table: PyTree,
-  places: Array,
-  weights: PyTree,
-  shared: PyTree,
-  shards: Shard,
-  args: PyTree,
-) -> tuple[PyTree, PyTree, PyTree]:
+def _update_on_devices(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on several devices of one process."""
+  shards = update.shards
   slots = shards.size.shape[0]
   order, dealt, back = _deal(client_map, shards)
-  weights, places, args = _of_slots(order, shards, (weights, places, args))
+  weights, places, args = _of_slots(
+    order, shards, (update.weights, update.places, update.args)
+  )
 
   def if_real(leaf, otherwise):
     real = (order < slots).reshape((-1,) + (1,) * (leaf.ndim - 1))
@@ -510,16 +500,17 @@ def _update_on_devices(
   gather = functools.partial(jax.lax.all_gather, axis_name=AXIS, tiled=True)
 
   def write_all(table, places, written):
-    return write(table, *gather((places, written)))
+    return update.write(table, *gather((places, written)))
 
   def on_device(table, places, weights, shared, dealt, args, back):
-    table, total, stacked = _MODES[client_map.mode](
-      client_map, fn, write_all, table, places, weights, shared, dealt, args
+    of_device = Update(
+      update.fn, write_all, table, places, weights, shared, dealt, args
     )
+    table, total, stacked = _MODES[client_map.mode](client_map, of_device)
     # Gathered here, so that later computations are not split over the mesh.
     return table, jax.lax.psum(total, AXIS), trees.index(gather(stacked), back)
 
-  result: tuple[PyTree, PyTree, PyTree] = jax.shard_map(
+  result: tuple[Any, Any, Any] = jax.shard_map(
     on_device,
     mesh=client_map.mesh,
     in_specs=(
@@ -533,7 +524,7 @@ def _update_on_devices(
     ),
     out_specs=_REPLICATED,
     check_vma=False,
-  )(table, places, weights, shared, dealt, args, back)
+  )(update.table, places, weights, update.shared, dealt, args, back)
   return result
 
 
@@ -577,31 +568,20 @@ def _of_slots(order: Array, shards: Shard, args: PyTree) -> Any:
   return trees.index(args, jnp.minimum(order, last).astype(jnp.uint32))
 
 
-def _in_python(
-  client_map: ClientMap,
-  fn: Fn,
-  write: Fn,
-  table: PyTree,
-  places: Array,
-  weights: PyTree,
-  shared: PyTree,
-  shards: Shard,
-  args: PyTree,
-) -> tuple[PyTree, PyTree, PyTree]:
+def _in_python(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` with mode "python"."""
   outputs = []
-  for slot in range(shards.size.shape[0]):
-    shard = Shard(shards.x, shards.y, shards.offset[slot], shards.size[slot])
+  for number in range(update.shards.size.shape[0]):
+    slot = trees.index(update.slots, number)
     try:
-      outputs.append(
-        fn(shared, shard, trees.rows(table, places[slot]), *trees.index(args, slot))
-      )
+      outputs.append(update.run_slot(update.table, *slot))
     except Exception as error:
-      error.add_note(f"in slot {slot} of the cohort, a client of {shard.size} examples")
+      size = update.shards.size[number]
+      error.add_note(f"in slot {number} of the cohort, a client of {size} examples")
       raise
   written, summed, stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
-  summed = jax.tree.map(trees.slot_sum, weights, summed)
-  return _written(write, table, places, written), summed, stacked
+  summed = jax.tree.map(trees.slot_sum, update.weights, summed)
+  return update.written(written), summed, stacked
 
 
 _MODES: dict[str, Callable[..., tuple[Any, Any, Any]]] = {

@@ -28,6 +28,7 @@ from fedjax_alg.base import Array, Fn, Shard
 from fedjax_alg.data import store
 from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.data.store import Coded
+from fedjax_alg.engine.clients import Update
 from fedjax_alg.engine.dealing import AXIS, PROCESSES, balance
 from fedjax_alg.typing import PyTree
 
@@ -234,35 +235,18 @@ def _empty(shape: tuple[int, ...], results: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: jnp.zeros(shape + leaf.shape, leaf.dtype), results)
 
 
-def update(
-  mode: str,
-  mesh: Mesh,
-  fn: Fn,
-  write: Fn,
-  table: PyTree,
-  places: Array,
-  weights: PyTree,
-  shared: PyTree,
-  shards: Shard,
-  args: PyTree,
-) -> tuple[Any, Any, Any]:
+def compute_update(mode: str, mesh: Mesh, update: Update) -> tuple[Any, Any, Any]:
   """See ``base.MapClients.update``.
 
   Args:
     mode: one of ``engine.clients.MODES``; ``lanes`` is ``vmap`` here.
     mesh: devices with the axes ``processes`` and ``clients``.
-    fn: see ``base.MapClients.update``; so are the others.
-    write: (table, places, written) -> table.
-    table: leaves [C, ...].
-    places: [S] or [S, N] int32.
-    weights: [S] or [S, K] float32, or a tree of such.
-    shared: pytree.
-    shards: offset and size [S].
-    args: tuple of pytrees with leaves [S, ...].
+    update: what is computed.
 
   Returns:
     The table, the sum, and ``stacked``.
   """
+  fn, write, table, places, weights, shared, shards, args = update
   number, width = shards.size.shape[0], 1
   if mode != "sequential":
     width = min(number, math.ceil(_LANES * number / mesh.devices.size))
