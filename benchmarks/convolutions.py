@@ -58,6 +58,9 @@ class LayerShape(NamedTuple):
 LAYERS = (
   LayerShape(64, 28, 1, 5, 6, "VALID"),
   LayerShape(64, 12, 6, 5, 16, "VALID"),
+  LayerShape(10, 28, 1, 5, 32, "VALID"),
+  LayerShape(10, 12, 32, 5, 64, "VALID"),
+  LayerShape(50, 12, 32, 5, 64, "VALID"),
   LayerShape(20, 32, 3, 3, 16, "SAME"),
   LayerShape(20, 16, 16, 3, 32, "SAME"),
   LayerShape(10, 14, 16, 3, 32, "SAME"),
@@ -80,8 +83,10 @@ class Step(NamedTuple):
 
 
 LENET = ("valid5-6", "max2", "valid5-16", "max2", "dense120", "dense84")
+PFLLIB = ("valid5-32", "max2", "valid5-64", "max2", "dense512")
 MODELS = {
   "LeNet": Step(models.Stack(LENET), (28, 28), 64),
+  "CNN of PFLlib": Step(models.Stack(PFLLIB), (28, 28), 10),
   "CNN of the peers": Step(models.CNN(), (32, 32, 3), 20),
   "ResNet-18, 16 channels": Step(models.ResNet18(width=16), (32, 32, 3), 20),
   "ResNet-18": Step(models.ResNet18(), (32, 32, 3), 20),

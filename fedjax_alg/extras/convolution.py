@@ -6,9 +6,11 @@ on a CPU are 6 to 60 times as slow as the arithmetic in them. So wherever
 (``is_wide``):
 
 - many channels: the three products of a step are convolutions in the one layout
-  for which XLA has a fast kernel;
-- few: they are products of patches and kernel, with the images of a batch on
-  the last axis, so that all that is copied is contiguous.
+  for which XLA has a fast kernel. Without padding, that for the images is a matrix
+  product, because the convolution would multiply zeros;
+- few: they are products of patches and kernel. The images of a batch are the last
+  axis, so that all that is copied is contiguous, unless they are few and the
+  channels of the output many.
 
 ``python -m benchmarks.convolutions`` times the ways.
 """
@@ -31,6 +33,9 @@ from fedjax_alg.models import convolution
 #: Input channels from which on convolutions are faster than products.
 WIDE = 8
 
+#: Images from which on they are the last axis of products: a vector of a CPU.
+IMAGES = 16
+
 
 def is_wide(kernel: Array) -> bool:
   """Whether the derivatives on a CPU are convolutions and not products.
@@ -42,6 +47,17 @@ def is_wide(kernel: Array) -> bool:
     kernel: [k, k, c, d].
   """
   return kernel.shape[2] >= WIDE and kernel.dtype in (jnp.float32, jnp.float64)
+
+
+def is_batch_last(x: Array, kernel: Array) -> bool:
+  """Whether the images are the last axis of a product, and not the channels.
+
+  Args:
+    x: [B, H, W, c].
+    kernel: [k, k, c, d].
+  """
+  images = x.shape[0]
+  return images >= IMAGES or kernel.shape[3] < 2 * images
 
 
 # Few channels: products. Two layers of [c, H, W, B] one after the other have
@@ -79,7 +95,18 @@ def _multiply_patches(x: Array, kernel: Array, padding: str, stride: int) -> Arr
   return out.reshape(width, *read.shape[1:])
 
 
+def _multiply_patches_of_images(
+  x: Array, kernel: Array, padding: str, stride: int
+) -> Array:
+  """[B, H, W, c] -> [B, H', W', d]."""
+  read = convolution.patches(x, kernel.shape[0], padding, stride)
+  out = read.reshape(-1, read.shape[3]) @ kernel.reshape(-1, kernel.shape[3])
+  return out.reshape(*read.shape[:3], -1)
+
+
 def _by_product(x: Array, kernel: Array, padding: str, stride: int) -> Array:
+  if not is_batch_last(x, kernel):
+    return _multiply_patches_of_images(x, kernel, padding, stride)
   return _batch_last(_multiply_patches(_batch_last(x), kernel, padding, stride))
 
 
@@ -101,24 +128,28 @@ def _images(
   """The transpose of a convolution in its images, [B, H', W', d] -> [B, H, W, c]."""
   if stride > 1:  # as one convolution it would mostly multiply zeros
     return _images_by_phases(g, kernel, image, padding, stride)
-  before = size - 1
-  if padding == "SAME":
-    before -= convolution.around(size)[0]
-  around = [(before, size - 1 - before)] * 2
-  if padding == "VALID":
-    # The fast kernel makes no result that is larger than what it reads; the
-    # barrier keeps XLA from undoing the zeros.
-    around = [(0, 0)] * 2
-    g = lax.optimization_barrier(
-      jnp.pad(g, ((0, 0), (before, before), (before, before), (0, 0)))
-    )
+  if padding == "VALID":  # as a convolution it would multiply zeros around g
+    return _images_by_sums(g, kernel, image)
+  before = size - 1 - convolution.around(size)[0]
   return lax.conv_general_dilated(
     g,
     kernel[::-1, ::-1].swapaxes(2, 3),
     (1, 1),
-    around,
+    [(before, size - 1 - before)] * 2,
     dimension_numbers=convolution.LAYOUT,
   )
+
+
+def _images_by_sums(g: Array, kernel: Array, image: tuple[int, int]) -> Array:
+  """``_images`` without padding: a product, and sums of patches that overlap."""
+  size, _, inputs, outputs = kernel.shape
+  read = g.reshape(-1, outputs) @ kernel.reshape(-1, outputs).T
+  images = jax.ShapeDtypeStruct((g.shape[0], *image, inputs), g.dtype)
+  out: Array
+  (out,) = jax.linear_transpose(
+    lambda x: convolution.patches(x, size, "VALID"), images
+  )(read.reshape(*g.shape[:3], -1))
+  return out
 
 
 def _images_by_phases(
@@ -371,7 +402,8 @@ def convolve_and_pool_on_cpu(
   def after(out: Array) -> Array:  # ReLU of the maxima is the maxima of ReLU
     return nn.relu(out if size == 1 else _pool(out, size))
 
-  if _takes_convolutions(x, kernel):
-    return after(_by_convolutions(x, kernel, padding, 1) + bias.reshape(1, 1, 1, -1))
+  if _takes_convolutions(x, kernel) or not is_batch_last(x, kernel):
+    out = convolve_on_cpu(x, kernel, padding, 1)
+    return after(out + bias.reshape(1, 1, 1, -1))
   out = _multiply_patches(_batch_last(x), kernel, padding, 1)
   return _batch_last(after(out + bias[:, None, None, None]))

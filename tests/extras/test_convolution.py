@@ -118,29 +118,39 @@ def test_few_bits_are_products():
   assert not extra.is_wide(_many_channels(3, 0, "bfloat16")[1])
 
 
-@pytest.mark.parametrize("channels", [2, extra.WIDE])
 @pytest.mark.parametrize(
-  "padding,size,masks",
-  [("SAME", 2, True), ("SAME", 2, False), ("VALID", 3, False), ("SAME", 1, True)],
+  "inputs,outputs,padding,size,masks",
+  [
+    (2, 4, "SAME", 2, True),
+    (2, 4, "SAME", 2, False),
+    (2, 4, "VALID", 3, False),
+    (2, 4, "SAME", 1, True),
+    (2, 6, "SAME", 2, True),  # channels are the last axis of the product
+    (2, 6, "VALID", 3, False),
+    (extra.WIDE, 4, "SAME", 2, True),
+    (extra.WIDE, 4, "VALID", 3, False),
+    (extra.WIDE, 4, "SAME", 1, True),
+  ],
 )
-def test_maxima_of_convolutions(channels, padding, size, masks, monkeypatch):
+def test_maxima_of_convolutions(inputs, outputs, padding, size, masks, monkeypatch):
   """All derivatives of the layer on both CPUs; those that tie share theirs equally."""
   monkeypatch.setattr(extra, "has_masks", lambda: masks)
   with jax.enable_x64(True):
     rng = np.random.default_rng(3)
-    shapes = (3, 8, 7, channels), (3, 3, channels, 4), (4,)
+    shapes = (3, 8, 7, inputs), (3, 3, inputs, outputs), (outputs,)
     # Small whole numbers and images with an even half: many squares tie.
     arrays = [rng.integers(-1, 2, shape).astype(float) for shape in shapes]
     arrays[0][:, 4:] = 1
     arrays[2] += 0.5
     directions = tuple(jnp.asarray(rng.normal(size=shape)) for shape in shapes)
     arrays = tuple(map(jnp.asarray, arrays))
+    assert extra.is_batch_last(*arrays[:2]) == (outputs == 4)
 
     def written_out(x, kernel, bias):
       out = jnp.maximum(by_xla(x, kernel, padding) + bias.reshape(1, 1, 1, -1), 0)
       rows, columns = (length // size for length in out.shape[1:3])
       out = out[:, : rows * size, : columns * size]
-      return out.reshape(3, rows, size, columns, size, 4).max((2, 4))
+      return out.reshape(3, rows, size, columns, size, outputs).max((2, 4))
 
     got, want = (
       _all_derivatives(way, arrays, directions)
