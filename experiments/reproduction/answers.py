@@ -137,14 +137,14 @@ def of_claim(
 
 
 def of_accuracies(
-  figure: str, claim: report.Claim | None, values: np.ndarray, rounds: int
+  figure: str, claim: report.Claim | None, parts: rule.Parts, rounds: int
 ) -> tuple[str, list[PaperAnswer]]:
   """Formats accuracies beside the published one.
 
   Args:
     figure: name of the table.
     claim: the published number; None: there is none.
-    values: [seeds], in percent.
+    parts: [seeds] of one partition, or those of each of several, in percent.
     rounds: number of rounds of the runs.
 
   Returns:
@@ -152,8 +152,8 @@ def of_accuracies(
     to the claim if there is one.
   """
   if claim is None:
-    return rule.place_values(values, np.nan, "%").ours, []
-  answer = answer_number(values, claim, has_one_partition=True)
+    return rule.place_values(parts, np.nan, "%").ours, []
+  answer = answer_number(parts, claim, has_one_partition=np.ndim(parts[0]) == 0)
   return (
     f"{answer.ours} ({claim.printed})",
     [of_claim(figure, claim, answer, str(rounds))],

@@ -321,11 +321,15 @@ def test_dirichlet_shares_of_pfllib_end_at_the_even_share():
 
 
 def test_the_table_of_pfllib(tmp_path, capsys):
+  """Two partitions; a run that has not ended says how far it is."""
   words = ("--table=pfllib", "--scale=quick", "--panels=a", "--lines=FedPer,FedRep")
+  words = (*words, "--partitions=2")
   status, out, err = run_command(tmp_path, capsys, *words)
   assert status == 0, err
   assert (
-    len(re.findall(r"\n\| a: two labels \| Fed\w+ \| 99.\d+ \| [\d.]+ \| 2 \|", out))
+    len(
+      re.findall(r"\n\| a: two labels \| Fed\w+ \| 99.\d+ \| [\d.+ -]+ \| 2, 2 \|", out)
+    )
     == 2
   )
   folder = tmp_path / "pfllib" / "a_fedrep"
