@@ -29,7 +29,7 @@ from fedjax_alg.errors import FAILURES, RowsOnHostError
 from fedjax_alg.typing import PyTree
 
 #: The most slots of a window.
-_MOST_SLOTS = 2**16
+MOST_SLOTS = 2**16
 
 
 class Ranges(NamedTuple):
@@ -341,7 +341,7 @@ def _needs_rows(
 
 
 def make_windows(
-  places: Ranges, most: tuple[int, int], most_slots: int = _MOST_SLOTS
+  places: Ranges, most: tuple[int, int], most_slots: int = MOST_SLOTS
 ) -> list[tuple[int, int]]:
   """Cuts the slots of a map into windows of few rows.
 

@@ -757,7 +757,7 @@ class WindowedFunction:
     self, reads: windows.Reads, pending: windows.PendingMap
   ) -> "list[_Gathered]":
     """Cuts the slots of a map into windows."""
-    places, tables, most = pending.places, self._data.tables, 2**16
+    places, tables, most = pending.places, self._data.tables, windows.MOST_SLOTS
     total, devices = len(places.size), self._inner.devices
     order = np.arange(total)[None]
     least = min(total, devices + 1)
