@@ -36,7 +36,9 @@ The command copies what it needs of each figure to docs/results/<paper>_<figure>
 and writes the pages from these files and the templates in
 experiments/reproduction/templates. You can therefore make one figure anew without the
 runs of the others. To remove a figure, delete its files <paper>_<figure>.* and its
-lines of the answers.
+lines of the answers. Of a figure without tables in its text, you can also make some
+panels or lines anew: with --keep_rows, the published numbers of all others stay, and
+the page says how the new ones were made.
 
 You can write text for a page into files next to it: diversified_fig1.notes.md is put
 below the title of that figure, and diversified_intro.notes.md at the top of the page.
@@ -44,7 +46,7 @@ The file diversified_cifar10.notes.md is put at the top of the page
 diversified_cifar10.md. The same input always gives the same files.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import dataclasses
 import importlib
@@ -53,7 +55,7 @@ import itertools
 import pathlib
 import sys
 import tempfile
-from typing import Any
+from typing import Any, TypeVar
 
 from absl.flags import FlagValues
 from PIL import Image
@@ -177,6 +179,97 @@ def _draw_tables(paper: figures.Paper, name: str, target: pathlib.Path) -> list[
   return names
 
 
+_Row = TypeVar("_Row")
+
+
+def _replace_rows(
+  old: Iterable[_Row], new: Iterable[_Row], key: Callable[[_Row], object]
+) -> list[_Row]:
+  """Rows with new ones in the place of those of the same key, and others at the end."""
+  of_key: dict[object, list[_Row]] = {}
+  for row in new:
+    of_key.setdefault(key(row), []).append(row)
+  left, rows = dict(of_key), []
+  for row in old:
+    rows += left.pop(key(row), []) if key(row) in of_key else [row]
+  return [*rows, *itertools.chain(*left.values())]
+
+
+def _key_of(row: Mapping[str, Any]) -> object:
+  return row["panel"], row["method"]
+
+
+def _read_rows(path: pathlib.Path) -> "csv.DictReader[str]":
+  return csv.DictReader(io.StringIO(files.read_text(path)))
+
+
+def _check_rows(
+  paper: figures.Paper,
+  folder: pathlib.Path,
+  target: pathlib.Path,
+  figure: pages.FigurePage,
+) -> None:
+  """Refuses a figure that ``_update_figure`` cannot put rows into.
+
+  Raises:
+    UsageError: it has tables in its text, or another version's columns.
+  """
+  label = f"--keep_rows: {folder.name} of {paper.name}"
+  table = folder / f"{folder.name}_numbers.csv"
+  if figure.blocks or not figure.numbers or not table.is_file():
+    raise UsageError(f"{label} has tables that are not made of rows; make all of it")
+  if _read_rows(target / figure.numbers).fieldnames != _read_rows(table).fieldnames:
+    raise UsageError(f"{label} was published with other columns; make all of it")
+
+
+def _update_figure(
+  paper: figures.Paper,
+  folder: pathlib.Path,
+  target: pathlib.Path,
+  figure: pages.FigurePage,
+) -> pages.FigurePage:
+  """Puts the numbers of a figure in the place of published ones, and draws it again.
+
+  Args:
+    paper: the paper.
+    folder: of the figure, made of some panels and lines.
+    target: folder of the page.
+    figure: as it is published.
+  """
+  path = target / figure.numbers
+  old, new = _read_rows(path), _read_rows(folder / f"{folder.name}_numbers.csv")
+  added = list(new)
+  stream = io.StringIO()
+  writer = csv.DictWriter(stream, old.fieldnames or (), lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(_replace_rows(old, added, _key_of))
+  results.write_text(path, stream.getvalue())
+  for table in folder.glob(f"*{dots.SUFFIX}"):
+    drawn = target / f"{paper.name}_{table.name}"
+    every = _replace_rows(
+      dots.read_dots(drawn),
+      dots.read_dots(table),
+      lambda dot: (dot.panel, dot.row, dot.name),
+    )
+    dots.write_dots(drawn, every)
+  source = pages.read(folder / f"{folder.name}{pages.SUFFIX}").provenance
+  assert source is not None
+  names = dict.fromkeys(f"{row['panel']}: {row['method']}" for row in added)
+  remark = (
+    f"Made later ({', '.join(names)}): `{source.command}`, jax "
+    f"{source.versions['jax']}, {source.device}, commit {source.versions['commit']}. "
+    f"{source.notes}"
+  )
+  figure = dataclasses.replace(
+    figure,
+    remarks=[*figure.remarks, remark],
+    pictures=_draw_tables(paper, folder.name, target),
+  )
+  name = f"{paper.name}_{folder.name}"
+  results.write_text(target / f"{name}{pages.SUFFIX}", pages.to_json(figure))
+  return figure
+
+
 def _publish_figure(
   paper: figures.Paper, folder: pathlib.Path, target: pathlib.Path
 ) -> pages.FigurePage:
@@ -278,6 +371,7 @@ def publish(
   *,
   rewrite: bool = False,
   redraw: bool = False,
+  keep_rows: bool = False,
 ) -> pathlib.Path:
   """Writes a paper's page and its pictures; returns the page.
 
@@ -288,6 +382,7 @@ def publish(
     rewrite: whether a page is written again, with its notes, for which there is
       no new figure.
     redraw: whether the pictures of published numbers are drawn again.
+    keep_rows: whether the published numbers stay that the new figures do not have.
 
   Raises:
     UsageError: there is no table, a note on a table that does not exist, or a file
@@ -307,6 +402,8 @@ def publish(
   notes = _read_notes(paper, target)
   for name in names:
     pages.read(source / name / f"{name}{pages.SUFFIX}")
+    if keep_rows and name in published:
+      _check_rows(paper, source / name, target, published[name])
   all_pages = {
     end: target / f"{paper.name}{end and '_'}{end}.md"
     for end in ("", *dict.fromkeys(paper.pages.values()))
@@ -318,11 +415,15 @@ def publish(
     list(all_pages.values()),
     published.values(),
   )
-  all_answers = _merge_answers(paper, source, target)
+  all_answers = _merge_answers(paper, source, target, keep_rows)
   target.mkdir(parents=True, exist_ok=True)
   earlier = {picture for figure in published.values() for picture in figure.pictures}
   for name in names:
-    published[name] = _publish_figure(paper, source / name, target)
+    published[name] = (
+      _update_figure(paper, source / name, target, published[name])
+      if keep_rows and name in published
+      else _publish_figure(paper, source / name, target)
+    )
   if redraw:
     _redraw(paper, published, target)
   _copy_choices(paper, source, target)
@@ -412,7 +513,7 @@ def _check_outputs(
 
 
 def _merge_answers(
-  paper: figures.Paper, source: pathlib.Path, target: pathlib.Path
+  paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, keep_rows: bool
 ) -> list[answers.PaperAnswer]:
   """The answers of the figures, new ones in place of earlier ones."""
   new = {
@@ -421,11 +522,15 @@ def _merge_answers(
     if (path := source / name / f"{name}.answers.csv").is_file()
   }
   answers_file = target / f"{paper.name}.answers.csv"
-  old = [a for a in answers.read_answers(answers_file) if a.figure not in new]
+  old = answers.read_answers(answers_file)
+  if not keep_rows:
+    old = [a for a in old if a.figure not in new]
+  rows = _replace_rows(
+    old, itertools.chain(*new.values()), lambda a: (a.figure, a.panel, a.method)
+  )
   order = [*paper.figures, *paper.tables]
   return sorted(
-    answers.without_untestable(paper.name, [*old, *itertools.chain(*new.values())]),
-    key=lambda a: order.index(a.figure),
+    answers.without_untestable(paper.name, rows), key=lambda a: order.index(a.figure)
   )
 
 
@@ -499,6 +604,12 @@ _FLAGS = (
     False,
     "draw the pictures again from the tables of their numbers (*.dots.csv)",
   ),
+  boolean(
+    "keep_rows",
+    False,
+    "keep the published numbers of panels and lines that the figures in --from were "
+    "not made of",
+  ),
   string(
     "from",
     None,
@@ -535,6 +646,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       expand_path(values.to),
       rewrite=not values["from"].present,
       redraw=values.redraw,
+      keep_rows=values.keep_rows,
     )
   )
 

@@ -331,6 +331,73 @@ def test_pictures_of_numbers_are_drawn_again(tmp_path):
   assert (tmp_path / page).read_text("utf-8") == (RESULTS / page).read_text("utf-8")
 
 
+def test_some_lines_are_published_anew(tmp_path, refused):
+  """The numbers of the others stay, and every table has the new ones."""
+  docs, folder = tmp_path / "docs", tmp_path / "out" / "niid_bench"
+  docs.mkdir()
+  folder.mkdir(parents=True)
+  for file in RESULTS.glob("trust*"):
+    shutil.copy(file, docs)
+
+  def change(old, new, is_line, column, value):
+    with open(docs / old, newline="") as file:
+      head, *rows = csv.reader(file)
+    place = head.index(column)
+    lines = [
+      [*row[:place], value, *row[place + 1 :]]
+      for row in rows
+      if is_line(dict(zip(head, row)))
+    ]
+    with open(folder / new, "w", newline="") as file:
+      csv.writer(file).writerows([head, *lines])
+    return [
+      [*row[:place], value, *row[place + 1 :]] if is_line(dict(zip(head, row))) else row
+      for row in rows
+    ]
+
+  def is_line(row):
+    mine = row.get("figure", "niid_bench") == "niid_bench"
+    return mine and row["panel"] == "d" and row["method"] == "FedNova"
+
+  expected = {
+    "trust.answers.csv": change(
+      "trust.answers.csv", "niid_bench.answers.csv", is_line, "ours", "12.34"
+    ),
+    "trust_niid_bench.csv": change(
+      "trust_niid_bench.csv", "niid_bench_numbers.csv", is_line, "ours", "12.34"
+    ),
+    "trust_niid_bench.dots.csv": change(
+      "trust_niid_bench.dots.csv",
+      "niid_bench.dots.csv",
+      lambda row: row["panel"].startswith("(d)") and row["row"] == "FedNova",
+      "mean",
+      "12.34",
+    ),
+  }
+  made = pages.Provenance("mine", {"jax": "0.10", "commit": "abc"}, "a machine", "N.")
+  (folder / "niid_bench.json").write_text(
+    pages.to_json(pages.FigurePage("T", [], made))
+  )
+  words = ["--paper=trust", f"--from={folder.parent}", f"--to={docs}", "--keep_rows"]
+  assert publish.main(words) == 0
+  for name, rows in expected.items():
+    with open(docs / name, newline="") as file:
+      assert list(csv.reader(file))[1:] == rows, name
+  page = (docs / "trust.md").read_text("utf-8")
+  assert page.count("FedNova, best test accuracy | 96.65 +- 0.39 | 12.34 |") == 1
+  assert "(d: FedNova): `mine`, jax 0.10, a machine, commit abc. N." in page
+  folder.rename(folder.parent / "fair")
+  (folder.parent / "fair" / "niid_bench.json").rename(folder.parent / "fair/fair.json")
+  assert refused(publish, words).startswith("--keep_rows: fair of trust has tables")
+
+
+@each("table", sorted(RESULTS.glob("*.csv")))
+def test_rows_of_published_tables_have_all_columns(table):
+  """A comma without quotes would shift what stands behind it."""
+  with open(table, newline="", encoding="utf-8") as file:
+    assert len(set(map(len, csv.reader(file)))) == 1
+
+
 TABLES = sorted(RESULTS.glob(f"*{dots.SUFFIX}"))
 
 
