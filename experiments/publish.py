@@ -36,9 +36,11 @@ The command copies what it needs of each figure to docs/results/<paper>_<figure>
 and writes the pages from these files and the templates in
 experiments/reproduction/templates. You can therefore make one figure anew without the
 runs of the others. To remove a figure, delete its files <paper>_<figure>.* and its
-lines of the answers. Of a figure without tables in its text, you can also make some
-panels or lines anew: with --keep_rows, the published numbers of all others stay, and
-the page says how the new ones were made.
+lines of the answers.
+
+If a figure has no tables in its text, you can also make some panels or lines anew.
+With --keep_rows, the published numbers of all others stay. The page says how the new
+ones were made.
 
 You can write text for a page into files next to it: diversified_fig1.notes.md is put
 below the title of that figure, and diversified_intro.notes.md at the top of the page.
