@@ -151,34 +151,25 @@ class Update(NamedTuple):
   fn: Fn
   write: Fn
   table: Any
-  places: Any
   weights: Any
   shared: Any
   shards: Shard
-  args: tuple[Any, ...]
-
-  @property
-  def keeps(self) -> bool:
-    """Whether clients keep anything."""
-    return bool(jax.tree.leaves(self.table))
-
-  @property
-  def slots(self) -> tuple[Any, Any, Any, tuple[Any, ...]]:
-    """The arguments of ``run_slot`` after the table, with a leading axis [S]."""
-    return self.places, self.shards.offset, self.shards.size, self.args
+  slots: tuple[Any, Any, Any, Any]  #: places, offset, size and args, leaves [S, ...]
 
   def run_slot(
     self, table: Any, place: Any, offset: Any, size: Any, args: Any
   ) -> tuple[Any, Any, Any]:
     """What ``fn`` returns of one client, whose rows are read from a table."""
-    rows = trees.rows(table, place) if self.keeps else table
+    rows = trees.rows(table, place) if jax.tree.leaves(table) else table
     shard = Shard(self.shards.x, self.shards.y, offset, size)
     outputs: tuple[Any, Any, Any] = self.fn(self.shared, shard, rows, *args)
     return outputs
 
   def written(self, rows: Any) -> Any:
     """The table with the rows of all slots."""
-    return self.write(self.table, self.places, rows) if self.keeps else self.table
+    if not jax.tree.leaves(self.table):
+      return self.table
+    return self.write(self.table, self.slots[0], rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,13 +225,12 @@ class ClientMap(MapClients):
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
     if shards.personal is not None or shards.state is not None:
       fn, shards, args = _own_as_argument(fn, shards, args)
-    update = Update(fn, write, table, places, weights, shared, shards, args)
-    if self.processes:
-      result: tuple[Any, Any, Any] = _pods().compute_update(
-        self.mode, self._mesh, update
-      )
+    slots, mesh = (places, shards.offset, shards.size, args), self.mesh
+    update = Update(fn, write, table, weights, shared, shards, slots)
+    if mesh is not None and PROCESSES in mesh.axis_names:
+      result: tuple[Any, Any, Any] = _pods().compute_update(self.mode, mesh, update)
       return result
-    if self.devices > 1:
+    if mesh is not None and mesh.size > 1:
       return _update_on_devices(self, update)
     return _MODES[self.mode](self, update)
 
@@ -405,9 +395,10 @@ def _total(
 def _one_after_the_other(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on one device with mode "sequential"."""
   table, weights, slots = update.table, update.weights, update.slots
+  keeps = bool(jax.tree.leaves(table))
 
   def write_one(table, place, written):
-    if not update.keeps:
+    if not keeps:
       return table
     rows = jax.tree.map(lambda leaf: leaf[None], (place, written))
     return update.write(table, *rows)
@@ -422,7 +413,7 @@ def _one_after_the_other(client_map: ClientMap, update: Update) -> tuple[Any, An
     total = jax.tree.map(trees.add_weighted, weight, total, summed)
     return (table, (slot[0], written), total), stacked
 
-  if not update.keeps and not jax.tree.leaves(weights):  # nothing to carry
+  if not keeps and not jax.tree.leaves(weights):  # nothing to carry
     run_alone = lambda _, slot: (None, update.run_slot(table, *slot)[2])
     return table, weights, jax.lax.scan(run_alone, None, slots)[1]
   written, summed, _ = jax.eval_shape(
@@ -435,10 +426,7 @@ def _one_after_the_other(client_map: ClientMap, update: Update) -> tuple[Any, An
     weights,
     summed,
   )
-  nothing = (
-    jnp.full_like(update.places[0], NO_ROW),
-    jax.tree.map(jnp.zeros_like, written),
-  )
+  nothing = jnp.full_like(slots[0][0], NO_ROW), jax.tree.map(jnp.zeros_like, written)
   (table, last, total), stacked = jax.lax.scan(
     add, (table, nothing, total), (weights, slots)
   )
@@ -471,11 +459,12 @@ def _in_lanes(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
     written, summed, stacked = update.fn(shared, shard, rows, *args)
     return summed, (written, stacked)
 
+  places, _, _, args = update.slots
   summed, (written, stacked) = _lanes().map_slots(
     in_lane,
     update.shared,
     update.shards,
-    (trees.rows(update.table, update.places), *update.args),
+    (trees.rows(update.table, places), *args),
     update.weights,
     client_map.lanes,
   )
@@ -487,9 +476,8 @@ def _update_on_devices(client_map: ClientMap, update: Update) -> tuple[Any, Any,
   shards = update.shards
   slots = shards.size.shape[0]
   order, dealt, back = _deal(client_map, shards)
-  weights, places, args = _of_slots(
-    order, shards, (update.weights, update.places, update.args)
-  )
+  places, _, _, args = update.slots
+  weights, places, args = _of_slots(order, shards, (update.weights, places, args))
 
   def if_real(leaf, otherwise):
     real = (order < slots).reshape((-1,) + (1,) * (leaf.ndim - 1))
@@ -503,9 +491,8 @@ def _update_on_devices(client_map: ClientMap, update: Update) -> tuple[Any, Any,
     return update.write(table, *gather((places, written)))
 
   def on_device(table, places, weights, shared, dealt, args, back):
-    of_device = Update(
-      update.fn, write_all, table, places, weights, shared, dealt, args
-    )
+    local_slots = places, dealt.offset, dealt.size, args
+    of_device = Update(update.fn, write_all, table, weights, shared, dealt, local_slots)
     table, total, stacked = _MODES[client_map.mode](client_map, of_device)
     # Gathered here, so that later computations are not split over the mesh.
     return table, jax.lax.psum(total, AXIS), trees.index(gather(stacked), back)

@@ -246,7 +246,7 @@ def compute_update(mode: str, mesh: Mesh, update: Update) -> tuple[Any, Any, Any
   Returns:
     The table, the sum, and ``stacked``.
   """
-  fn, write, table, places, weights, shared, shards, args = update
+  fn, write, table, weights, shared, shards, (places, _, _, args) = update
   number, width = shards.size.shape[0], 1
   if mode != "sequential":
     width = min(number, math.ceil(_LANES * number / mesh.devices.size))
