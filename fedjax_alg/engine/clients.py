@@ -165,7 +165,7 @@ class Update(NamedTuple):
     outputs: tuple[Any, Any, Any] = self.fn(self.shared, shard, rows, *args)
     return outputs
 
-  def written(self, rows: Any) -> Any:
+  def write_rows(self, rows: Any) -> Any:
     """The table with the rows of all slots."""
     if not jax.tree.leaves(self.table):
       return self.table
@@ -439,7 +439,7 @@ def _at_once(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
     lambda *slot: update.run_slot(update.table, *slot)
   )(*update.slots)
   summed = jax.tree.map(trees.slot_sum, update.weights, summed)
-  return update.written(written), summed, stacked
+  return update.write_rows(written), summed, stacked
 
 
 def _pods() -> Any:
@@ -468,7 +468,7 @@ def _in_lanes(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
     update.weights,
     client_map.lanes,
   )
-  return update.written(written), summed, stacked
+  return update.write_rows(written), summed, stacked
 
 
 def _update_on_devices(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
@@ -568,7 +568,7 @@ def _in_python(client_map: ClientMap, update: Update) -> tuple[Any, Any, Any]:
       raise
   written, summed, stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
   summed = jax.tree.map(trees.slot_sum, update.weights, summed)
-  return update.written(written), summed, stacked
+  return update.write_rows(written), summed, stacked
 
 
 _MODES: dict[str, Callable[..., tuple[Any, Any, Any]]] = {
