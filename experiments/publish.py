@@ -48,7 +48,7 @@ The file diversified_cifar10.notes.md is put at the top of the page
 diversified_cifar10.md. The same input always gives the same files.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import csv
 import dataclasses
 import importlib
@@ -197,8 +197,8 @@ def _replace_rows(
   return [*rows, *itertools.chain(*left.values())]
 
 
-def _key_of(row: Mapping[str, Any]) -> object:
-  return row["panel"], row["method"]
+def _dot_tables(folder: pathlib.Path) -> list[pathlib.Path]:
+  return sorted(folder.glob(f"*{dots.SUFFIX}"))
 
 
 def _read_rows(path: pathlib.Path) -> "csv.DictReader[str]":
@@ -218,7 +218,12 @@ def _check_rows(
   """
   label = f"--keep_rows: {folder.name} of {paper.name}"
   table = folder / f"{folder.name}_numbers.csv"
-  if figure.blocks or not figure.numbers or not table.is_file():
+  dot_tables = [target / f"{paper.name}_{t.name}" for t in _dot_tables(folder)]
+  if (
+    figure.blocks
+    or not figure.numbers
+    or not all(path.is_file() for path in (table, *dot_tables))
+  ):
     raise UsageError(f"{label} has tables that are not made of rows; make all of it")
   if _read_rows(target / figure.numbers).fieldnames != _read_rows(table).fieldnames:
     raise UsageError(f"{label} was published with other columns; make all of it")
@@ -244,27 +249,25 @@ def _update_figure(
   stream = io.StringIO()
   writer = csv.DictWriter(stream, old.fieldnames or (), lineterminator="\n")
   writer.writeheader()
-  writer.writerows(_replace_rows(old, added, _key_of))
+  writer.writerows(_replace_rows(old, added, lambda row: (row["panel"], row["method"])))
   results.write_text(path, stream.getvalue())
-  for table in folder.glob(f"*{dots.SUFFIX}"):
-    drawn = target / f"{paper.name}_{table.name}"
-    every = _replace_rows(
-      dots.read_dots(drawn),
+  for table in _dot_tables(folder):
+    published_table = target / f"{paper.name}_{table.name}"
+    joined_dots = _replace_rows(
+      dots.read_dots(published_table),
       dots.read_dots(table),
       lambda dot: (dot.panel, dot.row, dot.name),
     )
-    dots.write_dots(drawn, every)
-  source = pages.read(folder / f"{folder.name}{pages.SUFFIX}").provenance
-  assert source is not None
+    dots.write_dots(published_table, joined_dots)
+  provenance = pages.read(folder / f"{folder.name}{pages.SUFFIX}").provenance
+  assert provenance is not None
   names = dict.fromkeys(f"{row['panel']}: {row['method']}" for row in added)
-  remark = (
-    f"Made later ({', '.join(names)}): `{source.command}`, jax "
-    f"{source.versions['jax']}, {source.device}, commit {source.versions['commit']}. "
-    f"{source.notes}"
-  )
+  # Published once more, the same lines have one remark.
+  first_words = f"Made later ({', '.join(names)}): "
+  earlier = [words for words in figure.remarks if not words.startswith(first_words)]
   figure = dataclasses.replace(
     figure,
-    remarks=[*figure.remarks, remark],
+    remarks=[*earlier, f"{first_words}{provenance.line} {provenance.notes}"],
     pictures=_draw_tables(paper, folder.name, target),
   )
   name = f"{paper.name}_{folder.name}"
@@ -286,7 +289,7 @@ def _publish_figure(
       figure, numbers=f"{name}.csv", has_flags="flags" in head
     )
     results.write_text(target / figure.numbers, text)
-  tables = sorted(folder.glob(f"*{dots.SUFFIX}"))
+  tables = _dot_tables(folder)
   for path in tables:
     results.write_text(target / f"{paper.name}_{path.name}", files.read_text(path))
   if tables:
@@ -524,12 +527,11 @@ def _merge_answers(
     if (path := source / name / f"{name}.answers.csv").is_file()
   }
   answers_file = target / f"{paper.name}.answers.csv"
-  old = answers.read_answers(answers_file)
-  if not keep_rows:
-    old = [a for a in old if a.figure not in new]
-  rows = _replace_rows(
-    old, itertools.chain(*new.values()), lambda a: (a.figure, a.panel, a.method)
-  )
+  old, added = answers.read_answers(answers_file), [*itertools.chain(*new.values())]
+  if keep_rows:
+    rows = _replace_rows(old, added, lambda a: (a.figure, a.panel, a.method))
+  else:
+    rows = [*(a for a in old if a.figure not in new), *added]
   order = [*paper.figures, *paper.tables]
   return sorted(
     answers.without_untestable(paper.name, rows), key=lambda a: order.index(a.figure)
@@ -631,7 +633,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   del argv
   config_lib.refuse_words(words)
   if values.all:
-    for flag in ("paper", "from"):
+    for flag in ("paper", "from", "keep_rows"):
       if values[flag].present:
         raise UsageError(
           f"--{flag}: not read with --all, which takes out/<paper> of each"

@@ -144,7 +144,7 @@ def of_accuracies(
   Args:
     figure: name of the table.
     claim: the published number; None: there is none.
-    parts: [seeds] of one partition, or those of each of several, in percent.
+    parts: in percent, [seeds] of one partition, or a list with [seeds] of each.
     rounds: number of rounds of the runs.
 
   Returns:

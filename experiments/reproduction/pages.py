@@ -95,6 +95,12 @@ class Provenance:
   notes: str = ""
   lines: Sequence[Sequence[str]] = ()
 
+  @property
+  def line(self) -> str:
+    """Command, software and machine in a line."""
+    software = "".join(f"{name} {of}; " for name, of in self.versions.items())
+    return f"`{self.command}`; {software}{self.device}."
+
 
 @dataclasses.dataclass(frozen=True)
 class FigurePage:

@@ -33,8 +33,8 @@ from fedjax_alg.models import convolution
 #: Input channels from which on convolutions are faster than products.
 WIDE = 8
 
-#: Images from which on they are the last axis of products: a vector of a CPU.
-IMAGES = 16
+#: Numbers in a vector of a CPU. So many images or more are the last axis of products.
+VECTOR = 16
 
 
 def is_wide(kernel: Array) -> bool:
@@ -57,7 +57,7 @@ def is_batch_last(x: Array, kernel: Array) -> bool:
     kernel: [k, k, c, d].
   """
   images = x.shape[0]
-  return images >= IMAGES or kernel.shape[3] < 2 * images
+  return images >= VECTOR or kernel.shape[3] < 2 * images
 
 
 # Few channels: products. Two layers of [c, H, W, B] one after the other have
@@ -95,7 +95,7 @@ def _multiply_patches(x: Array, kernel: Array, padding: str, stride: int) -> Arr
   return out.reshape(width, *read.shape[1:])
 
 
-def _multiply_patches_of_images(
+def _multiply_channels_last(
   x: Array, kernel: Array, padding: str, stride: int
 ) -> Array:
   """[B, H, W, c] -> [B, H', W', d]."""
@@ -106,7 +106,7 @@ def _multiply_patches_of_images(
 
 def _by_product(x: Array, kernel: Array, padding: str, stride: int) -> Array:
   if not is_batch_last(x, kernel):
-    return _multiply_patches_of_images(x, kernel, padding, stride)
+    return _multiply_channels_last(x, kernel, padding, stride)
   return _batch_last(_multiply_patches(_batch_last(x), kernel, padding, stride))
 
 

@@ -239,5 +239,5 @@ def copy_rows(states: PyTree, rows: slice, views: bool = False) -> Any:
 
 @functools.partial(jax.jit, static_argnames="number")
 def _slice_rows(arrays: list[Array], start: int, number: int) -> list[Array]:
-  """One program for all settings; a slice alone compiles for each array."""
+  """Slices arrays by one program; ``array[rows]`` would compile for each of them."""
   return [lax.dynamic_slice_in_dim(array, start, number) for array in arrays]

@@ -374,18 +374,21 @@ def test_some_lines_are_published_anew(tmp_path, refused):
       "12.34",
     ),
   }
-  made = pages.Provenance("mine", {"jax": "0.10", "commit": "abc"}, "a machine", "N.")
+  provenance = pages.Provenance(
+    "mine", {"jax": "0.10", "commit": "abc"}, "a machine", "N."
+  )
   (folder / "niid_bench.json").write_text(
-    pages.to_json(pages.FigurePage("T", [], made))
+    pages.to_json(pages.FigurePage("T", [], provenance))
   )
   words = ["--paper=trust", f"--from={folder.parent}", f"--to={docs}", "--keep_rows"]
-  assert publish.main(words) == 0
+  for _ in range(2):  # in their place
+    assert publish.main(words) == 0
   for name, rows in expected.items():
     with open(docs / name, newline="") as file:
       assert list(csv.reader(file))[1:] == rows, name
   page = (docs / "trust.md").read_text("utf-8")
   assert page.count("FedNova, best test accuracy | 96.65 +- 0.39 | 12.34 |") == 1
-  assert "(d: FedNova): `mine`, jax 0.10, a machine, commit abc. N." in page
+  assert page.count("(d: FedNova): `mine`; jax 0.10; commit abc; a machine. N.") == 1
   folder.rename(folder.parent / "fair")
   (folder.parent / "fair" / "niid_bench.json").rename(folder.parent / "fair/fair.json")
   assert refused(publish, words).startswith("--keep_rows: fair of trust has tables")

@@ -270,8 +270,8 @@ def personal_table(
         NAME, None if request.quick else claim, parts, max(rounds)
       )
       table_answers += new_answers
-      cell = cell.partition(" (")[0]
-      lines.append([*line, cell, ", ".join(map(str, rounds))])
+      ours = new_answers[0].ours if new_answers else cell
+      lines.append([*line, ours, ", ".join(map(str, rounds))])
   return [
     "Best accuracy of the clients' models on the clients' test images in percent, one "
     f"run of each partition. A run ends when {PATIENCE} rounds have had no new best "
