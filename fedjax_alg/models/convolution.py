@@ -112,7 +112,7 @@ def patches(
   """
   if padding == "SAME":
     x = jnp.pad(x, ((0, 0), around(size), around(size), (0, 0)))
-  read = 0 if batch_last else 3
+  batch, read = x.shape[3], 0 if batch_last else 3
   for axis in (2, 1):
     last = x.shape[axis] - size
     x = jnp.concatenate(
@@ -122,7 +122,9 @@ def patches(
       ],
       read,
     )
-  return x
+    if batch_last:  # XLA copies a row as a whole, and its pixels one by one
+      x = x.reshape(*x.shape[:2], -1)
+  return x.reshape(*x.shape[:2], -1, batch) if batch_last else x
 
 
 def around(size: int) -> tuple[int, int]:
