@@ -32,12 +32,13 @@ from experiments import check, compare, run
 from experiments.cli import config
 from experiments.cli import flags as cli_flags
 import fedjax_alg
-from fedjax_alg import metrics, part, registry, tasks
+from fedjax_alg import errors, metrics, models, part, registry, tasks
 from fedjax_alg.data import is_tfds, options
 from fedjax_alg.data.datasets import DATASETS
+from fedjax_alg.engine import clients
 from fedjax_alg.hparams import fields_by_group
 from fedjax_alg.rounds import one_model
-from fedjax_alg.runs import api
+from fedjax_alg.runs import api, methods
 from fedjax_alg.runs import compare as compare_lib
 from fedjax_alg.runs.options import RunOptions
 from tests import made_runs
@@ -381,6 +382,17 @@ def test_pages_name_files_that_exist():
       if "." in path.rsplit("/", 1)[-1] and not (ROOT / path).exists():
         missing.append(f"{page.name}: {path}")
   assert not missing
+
+
+@pytest.mark.fast
+def test_pages_name_no_flag_of_an_older_version():
+  """Else a reader who copies it meets a refusal."""
+  older = []
+  for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for name in set(re.findall(r"--(\w+)", page.read_text("utf-8"))):
+      if "now a field of" in errors.did_you_mean(name, []):
+        older.append(f"{page.name}: --{name}")
+  assert not older
 
 
 def test_errata_that_are_cited_are_there():
@@ -883,6 +895,47 @@ def test_methods_with_private_layers_are_counted_and_the_others_named():
     assert re.findall(r"(\d+) of (?:the )?(\d+) methods", text) == [words]
   part = page_of("personal").partition("## Errors you may see")[2]
   assert {name for name in re.findall(r"`(\w+)`", part)} >= refused
+
+
+@pytest.mark.fast
+def test_guides_name_the_methods_that_refuse_an_option():
+  """Lists that stayed as methods came. A name is that of figures, or of the page."""
+
+  def line(page, start):
+    (text,) = re.findall(rf"^- {start}.*", page_of(page), re.M)
+    return text
+
+  def names_of(chosen):
+    other = {"per_fedavg": "Per-FedAvg", "local": "`local`"}
+    return {other.get(name, registry.get(name).label) for name in chosen}
+
+  def named(text):
+    labels = names_of(registry.ALGORITHMS)
+    return {
+      name for name in labels if re.search(rf"(?<![\w-]){name}(?!\w| dual)", text)
+    }
+
+  sampled = [n for n, e in registry.ALGORITHMS.items() if not e.all_clients]
+  tiny = models.Softmax().build((1,), 2)
+  own = [
+    name
+    for name in sampled
+    if not methods.method_of(name)
+    .resolved()
+    .build(tiny, clients.ClientMap())
+    .takes_parts
+  ]
+  assert named(line("late", "You can use `kept`")) == names_of(own)
+  no_deadline = [name for name in sampled if registry.get(name).no_deadline]
+  assert named(line("late", "`dropped` and")) == names_of(no_deadline)
+
+  exact = [n for n, e in registry.ALGORITHMS.items() if e.no_compression_because]
+  part = page_of("compression").partition("## Combinations that are refused")[2]
+  assert named(part.replace("`central`", "pooled optimum")) >= names_of(exact)
+
+  stored = [n for n, e in registry.ALGORITHMS.items() if "store_sums" in e.fields]
+  (text,) = re.findall(r"takes one solution: (.*)", page_of("forget"))
+  assert named(text) == names_of(stored)
 
 
 @pytest.mark.fast
