@@ -825,6 +825,7 @@ def run_all(
   callbacks: api.Callback | Iterable[api.Callback] = ...,
   out_dir: str | os.PathLike | None = None,
   overwrite: bool = False,
+  allow_other_devices: bool = False,
   keep_best: object = None,
   model: Any = 'softmax',
   rounds: int | None = None,
@@ -2606,7 +2607,7 @@ class FedADMM(MethodConfig):
 
   METHOD: ClassVar[str]
   client_lr: float = 0.1
-  server_lr: float = 0.5
+  server_lr: float = 1.0
   rho: float = 0.1
   client_weights: _ClientWeights_ = UniformWeights()
   local_steps: int = 0

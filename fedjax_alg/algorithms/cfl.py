@@ -181,6 +181,7 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
     functools.partial(_init, hparams),
     assign,
     regroup=functools.partial(_regroup, hparams),
+    moves_everyone=hparams.max_groups > 1,
     extra=functools.partial(_extra, hparams),
     shared=lambda memory: (memory.number, memory.tree),
     membership=lambda state: jnp.where(state.memory.trained, state.member, -1),

@@ -105,7 +105,7 @@ class DittoHParams(LocalWork):
     """The local steps of the personal model."""
     if not self.personal_steps:
       return self
-    return LocalWork(local_steps=self.personal_steps, batch_size=self.batch_size)
+    return self.with_steps(self.personal_steps)
 
 
 class PersonalModels(NamedTuple):

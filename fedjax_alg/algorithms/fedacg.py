@@ -1,9 +1,9 @@
 """FedACG: clients train from the model moved ahead by the server's momentum.
 
 Reference: Kim, Kim, Han, "Communication-Efficient Federated Learning with
-Accelerated Client Gradient", CVPR 2024, Algorithm 1; `server_momentum` 0.85 and
-`mu` 0.001 are numbers of the authors' code, whose penalty 0.001 ||v - z||^2 is not
-halved, so it is `mu` 0.002 here.
+Accelerated Client Gradient", CVPR 2024, Algorithm 1. `server_momentum` 0.85 and
+0.001 are numbers of the authors' code. Its penalty 0.001 ||v - z||^2 is not halved;
+`mu` 0.002 is the same penalty.
 
 The state of a run holds the model moved ahead, z = w + lambda m, whose steps are
 those of Nesterov's SGD (``central.steps.lookahead``); w is evaluated and deployed.

@@ -387,6 +387,7 @@ def drift_rule(model: Model, hparams: FedDriftHParams, map_clients: MapClients) 
     assign,
     shared=lambda memory: memory.alive,
     before=before,
+    moves_everyone=k > 1,
     examples=examples,
     extra=functools.partial(_extra, hparams),
     reads_updates=False,

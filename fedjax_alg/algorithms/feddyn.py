@@ -29,6 +29,8 @@ place of the mean of the v_k, because the server moves h by the same mean; and
 hostile clients (`attack`) may train on false labels, but not send false v_k.
 """
 
+from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -41,7 +43,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import descent
 from fedjax_alg.client.sgd import descend
-from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.client.update import ClientUpdate, MeanRow, Store, Trained
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier, carry
 from fedjax_alg.exchange.weights import Plain, UniformWeights
@@ -80,6 +82,28 @@ class Drift(NamedTuple):
   clients: Params  #: [C, ...], D_k = -G_k / alpha
 
 
+def total_weight(
+  weigh: Callable[[Cohort], Array], cohort: Cohort, mask: Array | None = None
+) -> Array:
+  """The weight of all clients that are there, or of those in ``mask``, [].
+
+  Args:
+    weigh: the weights of a cohort's clients, from their numbers of examples.
+    cohort: the participants, with ``everyone``.
+    mask: [C] bool.
+  """
+  everyone = _everyone(cohort)
+  if mask is not None:
+    everyone = everyone._replace(weight=jnp.where(mask, everyone.weight, 0.0))
+  return jnp.maximum(weigh(everyone).sum(), 1.0)
+
+
+def _everyone(cohort: Cohort) -> Cohort:
+  """All clients in the place of the participants."""
+  assert cohort.everyone is not None
+  return cohort._replace(weight=cohort.everyone.size.astype(jnp.float32))
+
+
 def dyn_update(
   model: Model,
   work: LocalWork,
@@ -99,14 +123,7 @@ def dyn_update(
     carrier: how messages travel (``MapClients.carrier``).
   """
   weigh = weights.build()
-
-  def total(cohort: Cohort, mask: Array | None = None) -> Array:
-    """The weight of all clients that are present, or of those in ``mask``."""
-    assert cohort.everyone is not None
-    size = cohort.everyone.size.astype(jnp.float32)
-    if mask is not None:
-      size = jnp.where(mask, size, 0.0)
-    return jnp.maximum(weigh(cohort._replace(weight=size)).sum(), 1.0)
+  total = functools.partial(total_weight, weigh)
 
   def init(params, spec):
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -115,6 +132,9 @@ def dyn_update(
   def refresh(memory, params, cohort, map_clients):
     share = total(cohort, ~cohort.newcomers) / total(cohort)
     return memory._replace(mean=trees.scale(share, memory.mean))
+
+  def move(memory, share, change):
+    return memory._replace(mean=trees.add(trees.scale(share, memory.mean), change))
 
   def train(received, shard, drift, key):
 
@@ -135,8 +155,8 @@ def dyn_update(
     share = weigh(cohort).sum() / total(cohort)
     return trees.add_scaled(memory.mean, 1.0 + share, update)
 
-  def merge(memory, cohort, move, anchors):
-    return memory._replace(mean=trees.add(memory.mean, move))
+  def merge(memory, cohort, change, anchors):
+    return memory._replace(mean=trees.add(memory.mean, change))
 
   return ClientUpdate(
     train,
@@ -147,6 +167,7 @@ def dyn_update(
     store=Store.of("clients"),
     upload_weights=lambda memory, cohort: weigh(cohort) / total(cohort),
     merge=merge,
+    mean_row=MeanRow(lambda cohort: weigh(_everyone(cohort)), move),
     scale=scale,
     takes_parts=True,
     one_model="a client's linear term belongs to one model",

@@ -46,7 +46,6 @@ from fedjax_alg.base import (
   num_params,
 )
 from fedjax_alg.client import objective
-from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
@@ -355,7 +354,7 @@ def _first_update(
   """
   if not hparams.pretrain_steps:
     return jnp.zeros_like(clustered.flat(start))
-  work = LocalWork(local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
+  work = hparams.with_steps(hparams.pretrain_steps)
   return clustered.pretrain(model, hparams, start, shard, key, work)
 
 
@@ -368,7 +367,7 @@ def _first_examples(hparams: FedGroupHParams, size: Array) -> Array:
   """
   if not hparams.pretrain_steps:
     return jnp.zeros_like(size)
-  work = LocalWork(local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
+  work = hparams.with_steps(hparams.pretrain_steps)
   return jax.vmap(work.examples_read)(size)
 
 

@@ -33,7 +33,6 @@ from fedjax_alg.base import (
   builder,
   num_params,
 )
-from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
@@ -97,7 +96,7 @@ def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
   """FeSEM's rule: the center nearest to the client's last local model."""
   k = hparams.num_groups
   pretrain_steps = hparams.first_group.steps
-  before_all = LocalWork(local_steps=pretrain_steps, batch_size=hparams.batch_size)
+  before_all = hparams.with_steps(pretrain_steps)
 
   def init(params, spec, key):
     models = clustered.initial_models(model, params, key, k, hparams.group_init.first)

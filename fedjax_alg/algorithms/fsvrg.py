@@ -138,6 +138,7 @@ class SVRGUpdate(LocalMethod):
         options.local_steps,
         options.local_epochs,
         options.batch_size,
+        options.microbatch_size,
         client_lr=options.client_lr,
         local_scaling=self.local_scaling,
         aggregate_scaling=self.aggregate_scaling,

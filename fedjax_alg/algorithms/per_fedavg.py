@@ -4,7 +4,7 @@ Reference: Fallah, Mokhtari, Ozdaglar, "Personalized Federated Learning with
 Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach", NeurIPS 2020,
 Algorithm 1. The objective is the mean of f_k(w - alpha grad f_k(w)).
 
-A local step draws independent mini-batches D, D', D'':
+A local step draws mini-batches D, D', D'':
   w~ = w - alpha g(w; D);   u = g(w~; D')
   fo:    w <- w - beta u
   hf:    w <- w - beta (u - alpha h), h = (g(w + d u; D'') - g(w - d u; D''))/2d
@@ -19,7 +19,10 @@ global model after one step of size alpha on a mini-batch of the client's
 *training* data. (Some public code adapts on test batches, which leaks them.)
 
 Deviations: d is relative to the norms, d = delta (1 + ||w||) / ||u||. With
-an absolute d the difference would vanish in float32 when u is small.
+an absolute d the difference would vanish in float32 when u is small. D, D', D'' are
+the next batches of a shuffled pass, so they have no example in common within it. With
+`batch_size` 0, or at least as large as the client's data, they are the same. An epoch
+is as many steps as FedAvg's, each of which reads two (fo) or three batches.
 """
 
 import functools
@@ -126,7 +129,7 @@ def _adapt(
   Returns:
     The adapted parameters; they are ``params`` for a client without data.
   """
-  once = LocalWork(local_steps=1, batch_size=work.batch_size)
+  once = work.with_steps(1)
 
   def step(gradient, params):
     ((_, grad),) = gradient(params)
@@ -184,7 +187,7 @@ def per_fedavg(
   """Per-FedAvg: a model that one gradient step adapts to a client.
 
   A participant starts at the global model, w_i = w. A local step with
-  independent mini-batches D, D', D'' is
+  mini-batches D, D', D'' is
     u = g(w_i - adapt_lr g(w_i; D); D'),
     w_i <- w_i - client_lr (u - adapt_lr H(w_i; D'') u),
   where `hessian` says how the product with the Hessian H is computed ("fo"

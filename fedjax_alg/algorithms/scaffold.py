@@ -46,7 +46,7 @@ from fedjax_alg.client.optimizers import (
   with_sum,
 )
 from fedjax_alg.client.sgd import descend
-from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.client.update import ClientUpdate, MeanRow, Store, Trained
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Choice, UniformWeights
@@ -103,6 +103,12 @@ def scaffold_update(
     share = before / jnp.maximum(present.sum(), 1).astype(jnp.float32)
     return memory._replace(server=trees.scale(share, memory.server))
 
+  def weigh(cohort):
+    return (cohort.everyone.size > 0).astype(jnp.float32)
+
+  def move(memory, share, change):
+    return memory._replace(server=trees.add(trees.scale(share, memory.server), change))
+
   def train(received, shard, client_row, key):
     start, shift = received.start, trees.subtract(received.shared, client_row)
     sums = option == "II" and optimizer is not None
@@ -158,6 +164,7 @@ def scaffold_update(
     store=Store.of("clients"),
     upload_weights=upload_weights,
     merge=merge,
+    mean_row=MeanRow(weigh, move),
     takes_parts=True,
     extra_down=1,
     extra_up=1,

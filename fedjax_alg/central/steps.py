@@ -338,7 +338,7 @@ class YogiServer(ServerRule):
   WORD, EXAMPLE = "yogi", "yogi:tau=0.01"
 
   beta1: float = field_like(AdamServer, "beta1")
-  beta2: float = field_like(AdamServer, "beta2")
+  beta2: float = field_like(AdamServer, "beta2", default=0.99)
   tau: float = hyper(
     1e-3,
     "degree of adaptivity: it is added to the root of the second moment, which starts "
@@ -361,7 +361,7 @@ class AdagradServer(ServerRule):
 
   WORD, EXAMPLE = "adagrad", "adagrad:tau=0.01"
 
-  beta1: float = field_like(AdamServer, "beta1")
+  beta1: float = field_like(AdamServer, "beta1", default=0.0)
   tau: float = field_like(YogiServer, "tau")
 
   @property
@@ -376,10 +376,10 @@ class AdagradServer(ServerRule):
 class LookaheadServer(ServerRule):
   """Clients train from the model moved ahead by the momentum, as in FedACG."""
 
-  WORD, EXAMPLE = "lookahead", "lookahead:0.85"
+  WORD, EXAMPLE = "lookahead", "lookahead:0.9"
 
   momentum: float = hyper(
-    0.9,
+    0.85,
     "momentum of the server, and how far it moves the model along it",
     minimum=0.0,
     below=1.0,

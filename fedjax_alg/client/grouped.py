@@ -3,7 +3,7 @@
 What a method does with a cohort, it does in every group with the cohort of the group:
 its participants, its members among all clients, those that have just joined it. So the
 control variates, momenta and statistics of a group are as in a federation of its
-members.
+members. A participant that changes its group takes what it keeps along.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, FedSpec, MapClients, Params
-from fedjax_alg.client.update import ClientUpdate, Store
+from fedjax_alg.client.update import ClientUpdate, MeanRow, Store, fetch_rows
 from fedjax_alg.errors import OptionError
 from fedjax_alg.typing import PyTree
 
@@ -26,7 +26,7 @@ class GroupedMemory(NamedTuple):
   clients: PyTree  #: [C, ...], what clients keep, in whichever group they are
   groups: Array  #: [S] int32, the participants' groups; -1 on padding slots
   member: Array  #: [C] int32, every client's group; -1: none yet
-  newcomers: Array  #: [C] bool, the clients that come into their group in this round
+  before: Array  #: [C] int32, the same before this round
 
 
 def split_memory(client: ClientUpdate, memory: PyTree) -> tuple[PyTree, PyTree]:
@@ -106,7 +106,7 @@ def cohort_of_group(
     shards=shards._replace(size=jnp.where(inside, shards.size, 0)),
     weight=jnp.where(inside, cohort.weight, 0.0),
     everyone=everyone,
-    newcomers=members & memory.newcomers,
+    newcomers=members & (memory.before != memory.member),
   )
 
 
@@ -169,8 +169,42 @@ def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
       half = _join(client, trees.index(memory.server, 0), memory.clients)
       half = join(half, trees.index(params, 0), cohort, map_clients)
       return memory._replace(server=trees.repeat(split_memory(client, half)[0], k))
+    if client.mean_row:
+      return move_means(client.mean_row, memory, cohort, map_clients)
     of_group = lambda memory, cohort, params: join(memory, params, cohort, map_clients)
     return change(of_group, memory, cohort, params)
+
+  def move_means(
+    mean_row: MeanRow, memory: Any, cohort: Cohort, map_clients: MapClients
+  ) -> Any:
+    """The means of the groups' rows, after participants have changed groups."""
+    weight = mean_row.weigh(cohort)
+    total, new_total = (
+      trees.members(member, k).astype(jnp.float32) @ weight
+      for member in (memory.before, memory.member)
+    )
+    previous = memory.before.at[cohort.ids].get(mode="fill", fill_value=-1)
+    weight = weight.at[cohort.ids].get(mode="fill", fill_value=0.0)
+    weight = jnp.where(cohort.present, weight, 0.0)[None]
+    came, went = (
+      trees.members(groups, k).astype(jnp.float32)
+      for groups in (memory.groups, previous)
+    )
+    # 0 of those who stay in their group.
+    shares = weight * (came - went) / jnp.maximum(new_total, 1.0)[:, None]
+    rows = mean_row.rows(fetch_rows(memory.clients, cohort, map_clients))
+    change = jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1), rows)
+    new = in_each(
+      lambda memory, cohort, *args: split_memory(client, mean_row.move(memory, *args))[
+        0
+      ],
+      memory,
+      cohort,
+      total / jnp.maximum(new_total, 1.0),
+      change,
+    )
+    is_other = (total != new_total) | (shares != 0).any(1)
+    return memory._replace(server=trees.where_slots(is_other, new, memory.server))
 
   def client_rows(memory, cohort, keys):
     of_group = lambda memory, cohort: client.client_rows(memory, cohort, keys)

@@ -134,6 +134,14 @@ class LocalWork(HParams):
         "over all examples (allowed: 0)"
       )
 
+  def with_steps(self, steps: int) -> "LocalWork":
+    """The same mini-batches, ``steps`` of them in a round."""
+    return LocalWork(
+      local_steps=steps,
+      batch_size=self.batch_size,
+      microbatch_size=self.microbatch_size,
+    )
+
   def num_steps(
     self, size: Int[Array, ""], part: Float[Array, ""] | None = None
   ) -> Int[Array, ""]:

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import split, trees
+from fedjax_alg import trees
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -52,7 +52,14 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.update import ClientUpdate, Place, Received, Trained, with_rows
+from fedjax_alg.client.update import (
+  ClientUpdate,
+  Place,
+  Received,
+  Trained,
+  fetch_rows,
+  with_rows,
+)
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models.roles import (
   ClientLeaves,
@@ -77,7 +84,7 @@ class Row(NamedTuple):
 def _fit_work(model: Model, work: LocalWork) -> LocalWork:
   """The steps with the personal parameters alone."""
   steps = model.roles.personal.steps
-  return LocalWork(local_steps=steps, batch_size=work.batch_size) if (steps) else work
+  return work.with_steps(steps) if steps else work
 
 
 def _fit_personal(
@@ -338,10 +345,8 @@ def _rows(
   """Reads the participants' rows of the table, [S, ...]."""
   assert client.store is not None and client.personal is not None
   table = client.personal.get(client.store.get(memory))
-  table = table._replace(trained=())
-  if not split.within(table):
-    row: Row = trees.rows(table, cohort.ids)
-    return row
+  row: Row = fetch_rows(table._replace(trained=()), cohort, map_clients)
+  return row
   # Through the client map: a process has only its own clients' rows.
   row = map_clients.change(
     lambda shared, shard, row: (row, row),
@@ -405,7 +410,9 @@ def with_client_leaves(
     row = trees.rows(table, client_id)
     # A client that the state does not know has no row.
     is_known = client_id < trees.num_rows(table.trained)
-    first = roles.start(jax.random.key(0))
+    first = ClientLeaves(shard.personal, shard.state)
+    if shard.personal is None and shard.state is None:
+      first = roles.start(jax.random.key(0))
     leaves = ClientLeaves(trees.where(is_known, row.leaves, first.personal), None)
     if jax.tree.leaves(row.state):
       leaves = leaves._replace(state=trees.where(is_known, row.state, first.state))

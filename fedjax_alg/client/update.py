@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Int
 
-from fedjax_alg import trees
+from fedjax_alg import split, trees
 from fedjax_alg.base import (
   Array,
   Cohort,
@@ -107,6 +107,17 @@ class Store(NamedTuple, Generic[Memory, Row]):
     return self.places is _own_rows
 
 
+class MeanRow(NamedTuple):
+  """The mean of all clients' rows, which the server keeps for a method."""
+
+  #: cohort -> [C], the weights of the clients that are there, of ``everyone``
+  weigh: Callable[[Cohort], Array]
+  #: (memory, s [], change) -> memory, whose mean is s times as large, plus the change
+  move: Callable[[Any, Array, PyTree], Any]
+  #: the table of the store -> the rows of which it is the mean
+  rows: Callable[[Any], Any] = lambda table: table
+
+
 class ClientUpdate(NamedTuple, Generic[Memory, Row]):
   """The client's half of a method.
 
@@ -159,6 +170,9 @@ class ClientUpdate(NamedTuple, Generic[Memory, Row]):
   scale: Callable[[Memory, Cohort, Params], Params] = lambda memory, cohort, update: (
     update
   )
+  #: the mean of the rows of ``store``, if the server keeps it by adding up changes:
+  #: it must hold for the members of each group. None: it keeps none
+  mean_row: MeanRow | None = None
   needs_anchor: bool = False  #: whether ``train`` reads the anchor gradient
   #: why the method cannot serve K > 1 models; empty if it can
   one_model: str = ""
@@ -294,7 +308,9 @@ def extend_memory(
       store.write,
       _own_rows if store.one_row else reads(store.places),
     )
-  weights = client.upload_weights
+  weights, mean_row = client.upload_weights, client.mean_row
+  if mean_row:
+    mean_row = mean_row._replace(move=changes(mean_row.move))
   parts = {name: reads(getattr(client, name)) for name in client.needs(*_READERS)}
   parts |= {name: changes(getattr(client, name)) for name in client.needs(*_CHANGERS)}
   return client._replace(
@@ -303,6 +319,7 @@ def extend_memory(
     ),
     store=store,
     upload_weights=reads(weights) if weights else None,
+    mean_row=mean_row,
     unprotected=client.leak,
     **parts,
   )
@@ -376,9 +393,32 @@ def with_rows(
       lambda table: inner.get(table[1]),
       lambda table, rows: (table[0], inner.put(table[1], rows)),
     )
+  mean_row = both.mean_row
+  if mean_row:
+    rows_of = mean_row.rows
+    mean_row = mean_row._replace(rows=lambda table: rows_of(table[1]))
   return both._replace(
-    train=train_with_row, store=store, personal=personal, unprotected=unprotected
+    train=train_with_row,
+    store=store,
+    personal=personal,
+    mean_row=mean_row,
+    unprotected=unprotected,
   )
+
+
+def fetch_rows(table: Any, cohort: Cohort, map_clients: MapClients) -> Any:
+  """Reads the participants' rows of a table, [S, ...]."""
+  if not split.within(table):
+    return trees.rows(table, cohort.ids)
+  # Through the client map: a process has only its own clients' rows.
+  return map_clients.change(
+    lambda shared, shard, row: (row, row),
+    lambda table, places, rows: table,
+    table,
+    cohort.ids,
+    (),
+    cohort.shards,
+  )[1]
 
 
 def own_memory(memory: PyTree) -> Any:

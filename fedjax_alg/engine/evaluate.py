@@ -457,6 +457,7 @@ def make_evaluate(
   model: Model,
   protocols: tuple[str, ...],
   map_clients: MapClients,
+  first_leaves: roles.ClientLeaves | None = None,
 ) -> Callable[[EvaluationData, State, Key], dict[str, tasks.Counts]]:
   """Makes the evaluation of one state, a pure function that can be jitted.
 
@@ -465,6 +466,8 @@ def make_evaluate(
     model: the model.
     protocols: protocols that the algorithm supports.
     map_clients: how the clients and the pieces of the test set are mapped.
+    first_leaves: the personal parameters and statistics with which clients of the
+      run began, for clients that it does not know ("held_out"); None: others.
 
   Returns:
     ``evaluate(data, state, key)``, which returns protocol -> Counts. The
@@ -481,7 +484,7 @@ def make_evaluate(
   for protocol in protocols:
     check_one_of(f"`evaluate`={protocol}", protocol, PROTOCOLS)
   return functools.partial(
-    _evaluate, Evaluation(algorithm, model, protocols, map_clients)
+    _evaluate, Evaluation(algorithm, model, protocols, map_clients, first_leaves)
   )
 
 
@@ -493,6 +496,7 @@ class Evaluation:
   model: Model
   protocols: tuple[str, ...]
   map_clients: MapClients
+  first_leaves: Any = None
 
 
 def _evaluate(
@@ -563,14 +567,17 @@ def _held_out_counts(
   turns = _turns(model, offset + fitted, size - fitted, _num_rows(rows))
   place = jnp.minimum(turns.shard, len(size) - 1)
 
-  def one_client(state, shard, test, client_id, key):
+  def one_client(shared, shard, test, client_id, key):
+    state, first = shared
+    if first is not None:
+      shard = shard._replace(personal=first.personal, state=first.state)
     params = of.algorithm.client_params(state, client_id, shard, key)
     return count_shard(model, params, test, width=turns.width)
 
   numbers = clients + place
   sums, scores = of.map_clients.with_tests(
     one_client,
-    state,
+    (state, of.first_leaves),
     Shard(rows.x, rows.y, offset[place], fitted[place]),
     Shard(rows.x, rows.y, turns.offset, turns.size),
     jnp.full_like(numbers, clients),  # a newcomer's

@@ -5,7 +5,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key, RoundAux, State
+from fedjax_alg.base import (
+  NEVER,
+  Algorithm,
+  Array,
+  ClientData,
+  Cohort,
+  Key,
+  RoundAux,
+  State,
+)
 from fedjax_alg.data import layout, store
 from fedjax_alg.engine import clock, samplers
 from fedjax_alg.engine import late as late_clients
@@ -41,10 +50,13 @@ def sample_cohort(
   if sampler in samplers.DRAWS.values():
     expected = float(cohort_size)
   elif sampler is samplers.poisson:
-    expected = samplers.availability_of(data).sum()
+    availability = samplers.availability_of(data)
+    if data.joins is not None:  # the others have no update to come
+      availability = jnp.where(data.joins == NEVER, 0.0, availability)
+    expected = availability.sum()
   elif sampler is samplers.cyclic:
-    clients = data.size.shape[0]
-    expected = clients / samplers.turns(clients, cohort_size)
+    num_training = samplers.num_training_clients(data)
+    expected = num_training / samplers.turns(num_training, cohort_size)
   return layout.take_cohort(data, ids, number)._replace(expected=expected)
 
 

@@ -10,11 +10,12 @@ from collections.abc import Callable
 import functools
 import inspect
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg.base import Array, ClientData, Key
+from fedjax_alg.base import NEVER, Array, ClientData, Key
 from fedjax_alg.client import minibatches
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import FAILURES, OptionError, describe_error
@@ -84,6 +85,26 @@ def by_bijection(
       key, jnp.arange(cohort_size, dtype=jnp.int32), jnp.int32(clients)
     )
   )
+
+
+def everybody(
+  data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws nobody: all clients that have joined take part.
+
+  It is for methods of all clients while some have not joined. As with ``uniform``
+  their slots stay empty, but here a round reports the number of participants.
+
+  Args:
+    data: see ``uniform``.
+    cohort_size: see ``uniform``; at least the number of clients that ever join.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``.
+  """
+  return uniform(data, cohort_size, key, number)
 
 
 #: Ways to draw ``uniform`` cohorts. ``permutation`` is that of all versions;
@@ -180,10 +201,10 @@ def cyclic(
 ) -> Array:
   """Draws nobody: the clients take turns, each once in ``turns`` rounds.
 
-  The clients are dealt to so many groups of at most S, whose sizes differ by one at
-  most, in a random order that is the same in every run, and group t mod ``turns``
-  takes part in round t. Any two participations of a client are therefore at least
-  ``turns`` rounds apart.
+  The clients with training rows are dealt to so many groups of at most S, whose
+  sizes differ by one at most, in a random order that is the same in every run, and
+  group t mod ``turns`` takes part in round t. Any two participations of a client are
+  therefore at least ``turns`` rounds apart.
 
   Args:
     data: see ``uniform``.
@@ -196,20 +217,40 @@ def cyclic(
     clients.
   """
   del key
-  clients = data.size.shape[0]
-  every = turns(clients, cohort_size)
+  clients, num_training = data.size.shape[0], num_training_clients(data)
+  every = turns(num_training, cohort_size)
   places = number % every + every * jnp.arange(cohort_size, dtype=jnp.int32)
   ids = minibatches.random_order_at(
-    jax.random.key(0), jnp.minimum(places, clients - 1), jnp.int32(clients)
+    jax.random.key(0),
+    jnp.minimum(places, num_training - 1),
+    jnp.asarray(num_training, jnp.int32),
   )
-  missing = places >= clients
+  missing = places >= num_training
   if data.joins is not None:
-    missing |= data.joins[ids] > number
+    joins = jnp.asarray(data.joins)
+    # Stable: clients that never take part come last, and have no turn.
+    ids = jnp.argsort(joins == NEVER, stable=True)[ids]
+    missing |= joins[ids] > number
   return jnp.sort(jnp.where(missing, clients, ids)).astype(jnp.int32)
 
 
-def turns(num_clients: int, cohort_size: int) -> int:
-  """The rounds from one participation of a client to its next with ``cyclic``."""
+def num_training_clients(data: ClientData) -> Array | int:
+  """The number of clients that take part at some time; traced if some never do."""
+  if data.joins is None:
+    return data.size.shape[0]
+  return (jnp.asarray(data.joins) != NEVER).sum(dtype=jnp.int32)
+
+
+def turns(num_clients: Any, cohort_size: int) -> Any:
+  """The rounds from one participation of a client to its next with ``cyclic``.
+
+  Args:
+    num_clients: the number of clients with training rows, perhaps traced.
+    cohort_size: S.
+
+  Returns:
+    An integer, traced if ``num_clients`` is.
+  """
   return -(-num_clients // cohort_size)
 
 
@@ -435,7 +476,7 @@ def _largest(
 #: one draw.
 BY_DRAW: dict[str, tuple[Sampler, ...]] = {
   "bijection": (by_bijection, by_examples, by_trial, poisson, cyclic),
-  "permutation": (uniform, by_size, by_availability),
+  "permutation": (uniform, by_size, by_availability, everybody),
 }
 
 

@@ -329,6 +329,11 @@ def _private(
   privacy, aggregator = exchange.privacy, exchange.aggregator
   assert privacy is not None
   reasons = [refused, client.leak]
+  if exchange.by_loss:
+    reasons.append(
+      f"`client_weights`={exchange.by_loss.name} follow from losses, which clients "
+      "would send without noise"
+    )
   if not aggregator.is_mean:
     reasons.append(
       f"the noise is that of a mean (`aggregator`={aggregator.name} is none)"

@@ -127,7 +127,8 @@ class _IndependentNoise(NoisedMean, kw_only=True):
   at: str = hyper(
     "server",
     "where the noise is drawn: server = at the server, clients = a share at each "
-    "participant, with the same variance of the sum (with `sampling`=uniform)",
+    "participant, with the same variance of the sum (with `sampling`=uniform or "
+    "cyclic)",
     choices=("server", "clients"),
   )
 

@@ -6,7 +6,10 @@ becomes fairer to those whom it serves badly.
 
 Deviations: q-FedAvg's participants are drawn with the probability n_i / n and
 count alike; here they are drawn as the run says and weighted by n_i. The
-agnostic mean is over the participants, whose lambda are scaled to the sum 1.
+agnostic mean is over the participants, whose lambda are scaled to the sum 1. These
+scaled lambda ascend and are projected, and the sum that the participants had is kept.
+If a projection over all clients were done, clients that do not take part would lose
+their lambda to those that do, and soon whole cohorts would have none.
 """
 
 from collections.abc import Callable
@@ -76,9 +79,22 @@ def _agnostic(rate: Numeric) -> ByLoss:
   """The weights of agnostic federated learning."""
 
   def weigh(memory, cohort, losses):
-    weights = memory.at[cohort.ids].get(mode="clip")
-    ascended = memory.at[cohort.ids].add(rate * losses, mode="drop")
-    return jnp.where(cohort.present, weights, 0.0), on_simplex(ascended)
+    def of_all(values):  # [S] -> [C]
+      return (
+        jnp.zeros_like(memory)
+        .at[cohort.ids]
+        .add(jnp.where(cohort.present, values, 0.0), mode="drop")
+      )
+
+    here = of_all(jnp.ones_like(losses)) > 0
+    share = 1.0 - jnp.where(here, 0.0, memory).sum()  # 1 if all take part
+    scaled = jnp.where(share > _LEAST, memory / jnp.maximum(share, _LEAST), 1.0)
+    ascended = jnp.where(here, scaled + of_all(rate * losses), -jnp.inf)
+    weights = scaled.at[cohort.ids].get(mode="clip")
+    return (
+      jnp.where(cohort.present, weights, 0.0),
+      jnp.where(here, jnp.maximum(share, 0.0) * on_simplex(ascended), memory),
+    )
 
   return ByLoss(
     weigh, "agnostic", lambda clients: jnp.full(clients, 1.0 / clients, jnp.float32)
@@ -143,10 +159,11 @@ class QFFLWeights(Part):
 class AgnosticWeights(Part):
   """A weight for each client, which moves up by rate f_i in a round (agnostic FL).
 
-  The server keeps lambda_i for each client, 1 / C at first; after every round
-  lambda <- P(lambda + rate f), f being 0 for those who did not take part and P the
-  projection onto the simplex (Mohri et al., ICML 2019, Algorithm 1). With rate = 0
-  it is `uniform`.
+  The server keeps lambda_i for each client, 1 / C at first. After every round the
+  participants, whose lambda have the sum s, get lambda <- s P(lambda / s + rate f), P
+  being the projection onto the simplex (Mohri et al., ICML 2019, Algorithm 1, where
+  all take part). Participants without weight (s = 0) count alike. With rate = 0 it is
+  `uniform`.
   """
 
   WORD, EXAMPLE = "agnostic", "agnostic:0.3"

@@ -28,6 +28,7 @@ import numpy as np
 
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import samplers
+from fedjax_alg.engine.late import NoStragglers
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.privacy import CorrelatedNoise, Noised
@@ -244,6 +245,10 @@ class _RunOptions(Protocol):
     """Who takes part in a round."""
 
   @property
+  def stragglers(self) -> Part:
+    """The participants that do a part of their work."""
+
+  @property
   def deadline_s(self) -> float | None:
     """Seconds until a round ends; None: it waits for all."""
 
@@ -314,6 +319,11 @@ def check_accounting(
       f"{private}: not with `deadline_s`, who is in time may follow from which "
       "messages clients have missed"
     )
+  if not isinstance(options.stragglers, NoStragglers):
+    raise OptionError(
+      f"{private}: not with `stragglers`={options.stragglers}, who is one depends on "
+      "who else takes part, so a client changes more than its own update"
+    )
   if part.at_clients and options.dropout:
     raise OptionError(
       f"{private}:at=clients: not with `dropout`, who is lost takes a share of the "
@@ -322,7 +332,7 @@ def check_accounting(
   if part.at_clients and options.sampling.WORD == "poisson":
     raise OptionError(
       f"{private}:at=clients: with `sampling`=poisson a participant does not "
-      "know into how many shares the noise is split (only uniform)"
+      "know into how many shares the noise is split (allowed: uniform, cyclic)"
     )
 
 

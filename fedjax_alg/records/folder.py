@@ -14,7 +14,7 @@ from typing import Any
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError, RunFolderError, reason
-from fedjax_alg.records import former
+from fedjax_alg.records import former, lock
 from fedjax_alg.typing import Facts
 
 _CONFIG = "config.json"
@@ -43,6 +43,9 @@ FILES = (
   "encoding.json",
   "concepts.cp",
 )
+#: Files that may be there before a run is: it has just been started, or was
+#: killed then.
+BEFORE = (lock.NAME, _CONFIG + ".partial")
 #: Files whose hashes are in summary.json.
 _HASHED = (
   *TABLES,

@@ -191,8 +191,9 @@ def cost(
   return {
     **{name: spread([row[name] for row in last]) for name in TOTALS},
     **{
+      # Every round has a row of each seed, in their order.
       name: spread(
-        [sum(row[name] for row in rounds if row["seed"] == end["seed"]) for end in last]
+        [sum(row[name] for row in rounds[i :: len(last)]) for i in range(len(last))]
       )
       for name in SIMULATED
     },

@@ -229,6 +229,8 @@ class Rule(NamedTuple):
   #: and it counts by them in the mean of every model. None: it belongs to the
   #: group of ``assign`` alone. With memberships ``reads_updates`` stays true
   memberships: Callable[[Any], Array] | None = None
+  #: whether it also moves clients that do not take part to other groups
+  moves_everyone: bool = False
   #: whether ``regroup`` or ``finish`` reads what each participant sent. If not,
   #: large updates are added up without being kept (``exchange.stacking``), and
   #: ``regroup`` is not called.
@@ -423,6 +425,12 @@ def _check_half(client: ClientUpdate, rule: Rule) -> None:
       f"`client_update`: the local method is set up at one model before round 1 "
       f"({client.one_model}), when clients have no group (allowed: one that is not)"
     )
+  if rule.moves_everyone and client.mean_row:
+    raise OptionError(
+      "`client_update`: the server keeps the mean of what the members of a group keep, "
+      "and here clients that do not take part change groups, too (allowed: one of "
+      "which the server keeps no such mean)"
+    )
   of_server = ("shared", "client_rows", "upload_weights", "merge", "record", "scale")
   lost = client.needs(*of_server, "needs_anchor")
   if rule.memberships is not None and lost:
@@ -486,7 +494,7 @@ def _round(
     state.clients,
     jnp.where(cohort.present, assigned, -1),
     state.member,
-    state.member != at_start.member,
+    at_start.member,
   )
   if client.refresh:
     memory = client.refresh(memory, before, cohort, method.map_clients)

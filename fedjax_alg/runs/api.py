@@ -251,5 +251,5 @@ def run(
   )
   assert result is not None
   if keeper is not None:
-    result.best = keeper.best(result.prepared.algorithm)
+    result.best = keeper.best()
   return result

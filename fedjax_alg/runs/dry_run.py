@@ -23,6 +23,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.data.features import Features, FeatureWork, PlannedFeatures
 from fedjax_alg.data.federation import Federation, Federations, load_examples
 from fedjax_alg.engine import loop, sharding
+from fedjax_alg.engine.late import LOST
 from fedjax_alg.engine.round import PRESENT, sample_and_run
 from fedjax_alg.hparams import ordered_values
 from fedjax_alg.runs import plan as plan_lib
@@ -179,14 +180,14 @@ def estimate(prepared: Prepared) -> DryRun:
   shapes = state_shapes(p)
   data_mb = sum(leaf.nbytes for leaf in jax.tree.leaves(p.device_data.data)) / 2**20
   state_mb = split.nbytes(shapes) / 2**20
-  present, cost, work = _bill(p)
+  present, lost, cost, work = _bill(p)
   down, up = (
     4.0 * floats if nbytes is None else nbytes.astype(float)
     for floats, nbytes in ((cost.down, cost.bytes_down), (cost.up, cost.bytes_up))
   )
   evaluations = -(-options.rounds // options.eval_every)
   seconds = _seconds(p, options.rounds, evaluations, work)
-  total = options.rounds * float(np.mean(present * (down + up)))
+  total = options.rounds * float(np.mean(present * (down + up) + lost * down))
   down, up = (float(np.mean(nbytes)) for nbytes in (down, up))
   parts, data = p.method.parts, p.federation.options
   facts = {
@@ -230,7 +231,7 @@ def _in_words(seconds: float | None) -> str:
   return f"{seconds:.3g} without compiling, from timed local steps"
 
 
-def _bill(p: Prepared) -> tuple[Any, Any, Work | None]:
+def _bill(p: Prepared) -> tuple[Any, Any, Any, Work | None]:
   """Reads what rounds cost.
 
   The program is a round without all that the bill does not depend on, which JAX
@@ -240,9 +241,9 @@ def _bill(p: Prepared) -> tuple[Any, Any, Work | None]:
     p: the run.
 
   Returns:
-    The participants [n], the ``RoundCost``, leaves [n], and the work of all rounds,
-    summed over the participants. If that would take long, of n rounds over the
-    whole run.
+    The participants [n], those that are lost [n], the ``RoundCost``, leaves [n], and
+    the work of all rounds, summed over the participants. If that would take long, of
+    n rounds over the whole run.
   """
   assert p.options.rounds is not None
   indices = np.arange(p.options.rounds, dtype=np.int32)
@@ -264,7 +265,8 @@ def _bill(p: Prepared) -> tuple[Any, Any, Work | None]:
       state = jax.tree.unflatten(jax.tree.structure(start), leaves)
       _, aux = sample_and_run(algorithm, data, p.participation, keys, index, state)
       work = aux.work and jax.tree.map(jnp.sum, aux.work)
-      return aux.server.get(PRESENT), aux.cost, work
+      present = aux.server.get(PRESENT, p.spec.cohort_size)
+      return present, aux.server.get(LOST, 0), aux.cost, work
 
     return jax.lax.map(bill, indices)
 
@@ -276,8 +278,10 @@ def _bill(p: Prepared) -> tuple[Any, Any, Work | None]:
     deadline = deadline or time.monotonic() + _PATIENCE_S  # compiling is not reading
     if time.monotonic() > deadline:
       break
-  present, cost, work = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-  return p.spec.cohort_size if present is None else present, cost, work
+  present, lost, cost, work = jax.tree.map(
+    lambda *leaves: np.concatenate(leaves), *parts
+  )
+  return present, lost, cost, work
 
 
 def _seconds(

@@ -32,6 +32,9 @@ from fedjax_alg.part import convert_types
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import stopping
 
+#: The largest number of seeds of a run.
+MOST_SEEDS = 10_000
+
 #: The share of the clients that take part unless one is given.
 PARTICIPATION = 0.1
 
@@ -64,7 +67,7 @@ class LengthOptions(HParams):
     1,
     "number of seeds (seed, seed+1, ...), each an independent repetition of the run",
     minimum=1,
-    maximum=10_000,
+    maximum=MOST_SEEDS,
   )
 
 

@@ -32,8 +32,15 @@ from fedjax_alg.typing import PyTree
 
 #: The page that says what each function is given and returns.
 PAGE = "docs/add_an_algorithm.md"
-#: Names in ``RoundAux.server`` that are columns already.
-RESERVED = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST, "epsilon")
+#: Names in ``RoundAux.server`` that are columns already, of rounds.csv or of the
+#: frame that is made of it (``records.frames``).
+RESERVED = (
+  *("partition", "seed", "round", "seconds", "epsilon"),
+  *tables.ROUND_COST,
+  *tables.TOTALS,
+  PRESENT,
+  LOST,
+)
 #: The functions of ``Algorithm`` that may be None.
 _OPTIONAL = (
   "global_params",
@@ -423,8 +430,8 @@ def _check_report(call: ShapeCheck, aux: Any, slots: int) -> None:
     if name in RESERVED:
       raise call.error(
         "round",
-        f"reports {name}, which is a column of "
-        "rounds.csv already, must report another name",
+        f"reports {name}, which is a column of the rounds' table already, must report "
+        "another name",
       )
   for name, leaf in aux.cost._asdict().items():
     is_float = name == "central_flops"

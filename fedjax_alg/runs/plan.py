@@ -38,16 +38,13 @@ from fedjax_alg.runs import checks, identity, methods
 from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs import prepare as prepare_lib
 from fedjax_alg.runs.methods import Method
-from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.options import MOST_SEEDS, RunOptions
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import Facts
 
 _KEYWORDS = options_lib.PYTHON_NAMES
 #: Names of these that messages have in Python.
 _FLAG_NAMES = re.compile(r"`(eval_protocols|init_from)`")
-
-#: The most seeds of a run.
-MOST_SEEDS = 10_000
 
 
 def federation_of(options: DataOptions) -> Federation:

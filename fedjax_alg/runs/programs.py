@@ -39,7 +39,7 @@ from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.round import sample_and_run
 from fedjax_alg.engine.windows import KeepingMap
 from fedjax_alg.errors import FAILURES, no_exit
-from fedjax_alg.models import roles
+from fedjax_alg.models import roles, start
 from fedjax_alg.runs.host_tables import HostTables
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.windowed import (
@@ -406,22 +406,25 @@ def evaluate_all(
   """
 
   evaluate_one = functools.partial(_evaluate_one, p, p.map_clients, data)
-  return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys.evaluation, numbers)
+  return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys, numbers)
 
 
 def _evaluate_one(
-  p: Prepared, map_clients: MapClients, data: Any, state: Any, key: Any, values: Any
+  p: Prepared, map_clients: MapClients, data: Any, state: Any, keys: Any, values: Any
 ) -> Any:
   """``evaluate_all`` of one row."""
   algorithm = loop.with_frozen(p.build, data.train)(values)
   model = roles.bind_frozen(p.model, data.train.frozen)
-  counts = evaluate.make_evaluate(algorithm, model, p.protocols, map_clients)(
-    data, state, key
+  first = None  # of what clients keep
+  if "held_out" in p.protocols and algorithm.start_personal is not None:
+    first = start.bind_leaves(p.model, data.train.start).roles.start(keys.model)
+  counts = evaluate.make_evaluate(algorithm, model, p.protocols, map_clients, first)(
+    data, state, keys.evaluation
   )
   if not p.measures:
     return counts, {}
   return counts, evaluate.make_measures(algorithm, model, p.measures, map_clients)(
-    data, state, key
+    data, state, keys.evaluation
   )
 
 
@@ -432,8 +435,7 @@ def make_evaluation(p: Prepared) -> Callable[..., Any]:
     p: the run. It is compiled at the first call.
   """
   if isinstance(p.device_data, WindowedData):
-    windowed = _windowed(p, functools.partial(_evaluate_one, p), lambda _: None)
-    return lambda states, keys, numbers: windowed(states, keys.evaluation, numbers)
+    return _windowed(p, functools.partial(_evaluate_one, p), lambda _: None)
   program = jax.jit(functools.partial(evaluate_all, p))
   return lambda *inputs: program(p.device_data.data, *inputs)
 

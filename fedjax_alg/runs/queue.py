@@ -1,8 +1,9 @@
 """Runs programs into sinks: the only caller of ``run_steps``.
 
 A sink takes what a program of runs gives: it keeps results in memory, writes
-folders, shows a bar. All runs of the library and of the commands go through
-``run_queue``, several settings of a program at once.
+folders, shows a bar. Runs of the library and of the commands go through
+``run_queue``, several settings of a program at once; those of ``fa.steps`` alone
+through ``compile_steps``, whose caller takes the steps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,6 +1,7 @@
 """The result of a run, in memory and in a folder."""
 
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import dataclasses
 import functools
 import json
@@ -40,7 +41,7 @@ from fedjax_alg.models import roles
 from fedjax_alg.part import as_list, of_type
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import parameters, tables
+from fedjax_alg.records import lock, parameters, tables
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import host_tables, identity
@@ -199,10 +200,10 @@ class RunResult:
     """
     rows = self.records.tables["rounds"]
     names = [name for name in rows[0] if name not in ("round", "seed")]
+    # Every round has a row of each seed, in their order.
+    by_seed = [rows[i :: len(self.seeds)] for i in range(len(self.seeds))]
     return {
-      name: np.array(
-        [[row[name] for row in rows if row["seed"] == seed] for seed in self.seeds]
-      )
+      name: np.array([[row[name] for row in of_seed] for of_seed in by_seed])
       for name in names
     }
 
@@ -608,7 +609,7 @@ class RunResult:
     count = jax.tree.leaves(models)[0].shape[0]
     if model is None and count > 1:
       raise OptionError(
-        f"`client`: give the client whose model predicts, or as `model` which of the "
+        f"`client`: give the client whose model is meant, or as `model` which of the "
         f"{count} global models"
       )
     number = as_index("model", 0 if model is None else model, count)
@@ -664,12 +665,7 @@ class RunResult:
 
   def _global(self, seed: int, model: int | None) -> Params:
     """One of the global models, with its frozen parameters."""
-    models = self.global_params(seed)
-    count = jax.tree.leaves(models)[0].shape[0]
-    if model is None and count > 1:
-      raise OptionError(f"`model`: give which of the {count} global models")
-    number = as_index("model", 0 if model is None else model, count)
-    params = jax.tree.map(lambda leaf: leaf[number], models)
+    params = self._one_global(self.global_params(seed), model)
     if not self.facts["run"].get("roles"):
       return params
     model_roles = self._state().prepared.model.roles
@@ -717,8 +713,9 @@ class RunResult:
 
     Raises:
       OptionError: the folder is no path.
-      RunFolderError: the folder holds files that do not belong to a run, or it
-        cannot be written.
+      RunFolderError: the folder holds files that do not belong to a run, or it is in
+        a bucket or cannot be written.
+      HeldError: another process runs what is in it; it is a ``RunFolderError``.
     """
     try:
       return self._save(files.output_path(folder, "folder"))
@@ -726,47 +723,47 @@ class RunResult:
       raise RunFolderError(f"{folder}: cannot be written ({reason(error)})") from error
 
   def _save(self, path: pathlib.Path) -> pathlib.Path:
+    # First: a loaded run may be saved to its own folder.
     live, summary = self._state(), self.summary()
-    processes.agree(lambda: self._write_tables(path))
-    checkpoint.save(
-      path / run_files.CHECKPOINTS,
-      live.states,
-      int(self.rounds[-1]),
-      {
-        "identity": self.facts["identity"],
-        "tables": self.records.written_marks(path),
-      },
-    )
+    with contextlib.ExitStack() as stack:
+      processes.agree(lambda: self._write_tables(stack, path))
+      checkpoint.save(
+        path / run_files.CHECKPOINTS,
+        live.states,
+        int(self.rounds[-1]),
+        {
+          "identity": self.facts["identity"],
+          "tables": self.records.written_marks(path),
+        },
+      )
 
-    def write_results():
-      write_final(path, self._final, self.seeds)
-      write_summary(path, summary)
+      def write_results():
+        write_final(path, self._final, self.seeds)
+        write_summary(path, summary)
 
-    processes.agree(write_results)
+      processes.agree(write_results)
     return path
 
-  def _write_tables(self, path: pathlib.Path) -> None:
-    """Looks into the folder, and writes what comes before the states."""
-    if path.is_dir() and any(path.iterdir()) and not run_files.is_run(path):
-      raise RunFolderError(
-        f"{path}: holds files of something else (no config.json of a run)"
-      )
+  def _write_tables(self, stack: contextlib.ExitStack, path: pathlib.Path) -> None:
+    """Holds the folder, empties it, and writes what comes before the states."""
     link = run_files.find_link(path)
     if link is not None:
       raise RunFolderError(
         f"{link}: a link to another place, through which nothing is written; remove it"
       )
-    path.mkdir(parents=True, exist_ok=True)
-    # The summary exists only while all other files do.
-    (path / "summary.json").unlink(missing_ok=True)
+    stack.enter_context(lock.hold(path))
+    is_taken = any(file.name not in run_files.BEFORE for file in path.iterdir())
+    if is_taken and not run_files.is_run(path):
+      raise RunFolderError(
+        f"{path}: holds files of something else (no config.json of a run)"
+      )
+    run_files.remove(path)
     hashes = identity.hash_objects(self._state().prepared, self._state().setting)
     facts = identity.with_objects(self.facts, hashes)
     summary_lib.write_sealed(path / "config.json", facts)
     summary_lib.write_partition(path, self._state().prepared.federation)
-    (path / "groups.csv").unlink(missing_ok=True)
     for name, rows in self.records.tables.items():
       tables.write_rows(path / f"{name}.csv", rows, self.records.columns[name])
-    checkpoint.clear(path / run_files.CHECKPOINTS)
 
   def __repr__(self) -> str:
     main = self.records.metrics.main

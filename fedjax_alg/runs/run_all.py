@@ -22,6 +22,7 @@ def run_all(
   callbacks: api.Callback | Iterable[api.Callback] = (),
   out_dir: str | os.PathLike | None = None,
   overwrite: bool = False,
+  allow_other_devices: bool = False,
   keep_best: object = None,
   **settings: Any,
 ) -> dict[str, RunResult]:
@@ -38,6 +39,7 @@ def run_all(
     callbacks: see ``run``.
     out_dir: a folder, in which every method gets a folder with its name; see ``run``.
     overwrite: see ``run``.
+    allow_other_devices: see ``run``.
     keep_best: see ``run``.
     **settings: the other arguments of ``run``.
 
@@ -89,6 +91,7 @@ def run_all(
         callbacks=callbacks,
         out_dir=None if out_dir is None else _folder(out_dir, label),
         overwrite=overwrite,
+        allow_other_devices=allow_other_devices,
         keep_best=keep_best,
         **{k: v for k, v in settings.items() if label not in unread.get(k, {})},
       )

@@ -41,10 +41,6 @@ from fedjax_alg.runs.sinks import Sink
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 from fedjax_alg.typing import Facts, PyTree
 
-#: Files that may be there before a run is: it has just been started, or was
-#: killed then.
-_BEFORE = (lock.NAME, "config.json.partial")
-
 _ADVICE = "give what the run has, another folder, or `overwrite` to start over"
 
 #: The states are saved after every evaluation. If saving takes longer than
@@ -119,7 +115,7 @@ def _take(
   if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
     raise RunFolderError(f"`out_dir`={folder}: cannot be written")
   stack.enter_context(lock.hold(folder))
-  if not any(path.name not in _BEFORE for path in folder.iterdir()):
+  if not any(path.name not in run_files.BEFORE for path in folder.iterdir()):
     return False
   if not run_files.is_run(folder):
     why = "no config.json of a run"
@@ -316,15 +312,20 @@ def _check_data(folder: pathlib.Path, federation: Federation) -> None:
 def by_round(runs: Sequence[HeldRun]) -> list[list[HeldRun]]:
   """Splits settings of one program by the round that they go on from.
 
-  They differ where parts of a sweep were stopped, or where one has diverged.
+  They differ where parts of a sweep were stopped, where one has diverged, or where
+  the newest checkpoint of one is damaged.
 
   Args:
     runs: the settings.
   """
+  if len(runs) == 1:  # its checkpoint is read once
+    return [list(runs)]
   rounds: dict[int | None, list[HeldRun]] = {}
   for run in runs:
-    checkpoints = run.folder / run_files.CHECKPOINTS
-    done = checkpoint.newest_round(checkpoints) if run.begun else None
+    checkpoints, done = run.folder / run_files.CHECKPOINTS, None
+    if run.begun:
+      whole = next(checkpoint.headers(checkpoints), None)
+      done = whole["round"] if whole else checkpoint.newest_round(checkpoints)
     rounds.setdefault(done, []).append(run)
   return list(rounds.values())
 

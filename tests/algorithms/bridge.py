@@ -207,11 +207,11 @@ def _round(problem, hparams, ids, key, before, state, aux, num_joined=12):
 JOINS = np.repeat([0, 1, 3], [5, 4, 3])
 
 
-def with_newcomers(problem, name, **settings):
-  """As ``rounds``, five of 4 random clients of those there."""
+def with_newcomers(problem, name, size=4, **settings):
+  """As ``rounds``, five of ``size`` random clients of those there."""
   data = problem.data._replace(joins=jnp.asarray(JOINS, jnp.int32))
   hparams, _ = registry.get(name).parts(**settings)
-  cohorts = [draw_cohort(data, 4, key, n) for n, key in enumerate(KEYS)]
+  cohorts = [draw_cohort(data, size, key, n) for n, key in enumerate(KEYS)]
   states, log = _run(
     problem,
     name,

@@ -311,6 +311,14 @@ def test_fedadmm_sends_changes_of_the_augmented_models(problem):
     w = new
 
 
+def test_the_model_of_fedadmm_is_the_mean_of_what_all_clients_keep(problem):
+  """With another factor training ends elsewhere than where the gradient is 0."""
+  _, rounds = bridge.rounds(problem, "fedadmm", rho=0.5, **WORK)
+  for r in rounds:
+    kept = jax.tree.map(lambda leaf: leaf.mean(0), r.state.memory.augmented)
+    problems.assert_close(bridge.model_of(r.state), kept, rtol=0, atol=2e-6)
+
+
 def test_with_all_clients_fedadmm_is_feddyn(problem):
   """Equal objectives and servers, whose states are written otherwise."""
   everyone = [list(range(12))] * 3
@@ -481,6 +489,21 @@ def test_scaffnew_is_proxskip_with_the_same_coins(problem):
     bridge.assert_step_close(w, bridge.model_of(r.state), mean, 1e-3)
     w = mean
   assert len(coins) > 4
+
+
+def test_the_variates_of_scaffnew_add_up_to_zero_when_clients_join(problem):
+  """Else the sum of the clients' gradients is not 0 at the limit."""
+  settings = dict(batch_size=0, client_lr=0.3, communication=0.4)
+  _, rounds = bridge.with_newcomers(problem, "scaffnew", size=12, **settings)
+  for r in rounds:
+    x, (h, last) = bridge.to_oracle(bridge.model_of(r.state)), r.state.memory
+    present = [i for i in r.ids if i < 12]
+    assert len(present) == r.num_joined
+    variates = [
+      bridge.entry(h, i) + 0.4 / 0.3 * (x - bridge.entry(last, i)) for i in present
+    ]
+    assert np.abs(variates).max() > 0.01
+    np.testing.assert_allclose(np.sum(variates, axis=0), 0, atol=1e-5)
 
 
 def test_steps_of_scaffnew_are_geometric():

@@ -41,6 +41,8 @@ def test_fedgrouprox_is_fedgroup_with_prox():
   [
     ("fedgrouprox", dict(client_update="scaffold")),
     ("ifca", dict(client_update="losac")),
+    ("cfl", dict(client_update="scaffold")),
+    ("feddrift", dict(client_update="muon")),
     ("ifca", dict(client_update="prox:0.1", averaging="gradient")),
     ("fedsoft", dict(client_update="prox:0.1")),
     ("ifca", dict(server="adam", common_layers="Dense_0", model="mlp:4")),
@@ -78,7 +80,9 @@ def test_every_grouping_takes_every_half(name, half, text):
   settings = dict(rounds=2, cohort_size=4, client_lr=rate, local_steps=2)
   if name == "fedgroup":
     settings["centers"] = "kmeans:2"  # six clients are pre-trained, and that is all
-  if text.startswith("losac"):
+  variates = text.split(":")[0] in ("scaffold", "scaffold_m", "muon", "dyn")
+  moves_everyone = name in ("cfl", "flhc", "feddrift")
+  if text.startswith("losac") or (variates and moves_everyone):
     with pytest.raises(fa.OptionError, match="client_update"):
       fa.run(name, federation, client_update=text, **settings)
     return

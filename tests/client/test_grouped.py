@@ -139,3 +139,41 @@ def test_a_group_is_a_federation_of_its_members(text, server):
     assert trees.squared_norm(moved) > 1e-4
   assert report.cost.example_gradients == example_gradients > 0
   problems.assert_equal(trees.index(state.models, 2), start)  # nobody is in it
+
+
+@pytest.mark.parametrize("text", ["scaffold", "scaffold_m", "muon", "dyn"])
+def test_a_group_keeps_the_mean_of_its_members_rows_when_they_change(text):
+  """Else its models would go on along a bias: c, and what its members subtract."""
+  problem = problems.softmax_problem()
+  client, step, weights = halves_of(problem, text, "average")
+  rounds = [list(range(C)), [0, 1, 4, 7, 9], [2, 5, 8, 0], [1, 3, 4, 11]]
+
+  def assign(models, shared, client_row, member, shard, key):
+    # Every second time that a client takes part, it is in another group.
+    group = jnp.where(member < 0, client_row % 2, (member + client_row) % K)
+    return jnp.where(client_row < C, group, 2), ()
+
+  algorithm = compose_clustered(
+    problem.model,
+    client,
+    by_parity()._replace(assign=assign),
+    step,
+    map_clients=clients.ClientMap(),
+    exchange=Exchange(weights),
+  )
+  state, run = bridge.init(problem, algorithm), problems.quick_jit(algorithm.round)
+  sizes = client.mean_row.weigh(padded(problem, range(C)))
+  changed = 0
+  for ids, key in zip(rounds, [*KEYS, jax.random.key(3)], strict=True):
+    before = state.member
+    state, _ = run(state, padded(problem, ids), key)
+    changed += int((np.asarray(before)[ids] != np.asarray(state.member)[ids]).sum())
+    for group in range(K):
+      share = jnp.where(state.member == group, sizes, 0)
+      rows = jax.tree.map(
+        lambda leaf: jnp.tensordot(share / jnp.maximum(share.sum(), 1), leaf, 1),
+        state.clients,
+      )
+      kept, rows = map(jax.tree.leaves, (trees.index(state.server.local, group), rows))
+      problems.assert_close(kept[: len(rows)], rows, rtol=0, atol=1e-5)
+  assert changed > C + 4

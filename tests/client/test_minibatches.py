@@ -14,6 +14,9 @@ import pytest
 from scipy import stats
 
 from fedjax_alg import models
+from fedjax_alg.algorithms.ditto import DittoHParams
+from fedjax_alg.algorithms.fedavg import FedAvgHParams
+from fedjax_alg.algorithms.fsvrg import FSVRGHParams, SVRGUpdate
 from fedjax_alg.base import Shard
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -241,3 +244,14 @@ def test_local_steps_are_those_of_parts():
 
   whole, parts = train(0), train(3)
   chex.assert_trees_all_close(parts, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_steps_of_another_number_have_the_same_parts():
+  """The memory limit was lost where a method takes steps of its own."""
+  settings = dict(batch_size=8, microbatch_size=4)
+  parts = LocalWork(local_steps=3, **settings)
+  assert FedAvgHParams(local_epochs=5, **settings).with_steps(3) == parts
+  assert DittoHParams(personal_steps=3, **settings).personal_work == parts
+  model = problems.softmax_problem().model
+  half = SVRGUpdate().build(model, FSVRGHParams(local_steps=3, **settings), None)
+  assert half.work.microbatch_size == 4

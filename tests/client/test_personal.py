@@ -294,3 +294,31 @@ def test_without_personal_parameters_their_training_is_refused(options):
   """Without it a run would have what it does not do in its name."""
   with pytest.raises(fa.OptionError, match="^personal=.*no parameter is personal"):
     play("fedavg", federation()[0], **options)
+
+
+def test_held_out_clients_start_from_the_head_of_the_run():
+  """That of another seed is foreign to the body, which was trained with this one."""
+  federation = fa.federate(
+    "digits", partition="iid", num_clients=6, seed=1, validation_clients=2
+  )
+  result = fa.run(
+    "fedper",
+    federation,
+    model="mlp:8",
+    cohort_size=1,
+    rounds=1,
+    seeds=[3],
+    evaluate="held_out",
+  )
+  train, (offset, size) = federation.data.train, federation.data.held_out
+  rows = np.concatenate(
+    [np.arange(o + n - n // 5, o + n) for o, n in zip(offset, size, strict=True)]
+  )
+  right = [
+    (result.predict(train.x[rows], client=i) == train.y[rows]).mean() for i in range(4)
+  ]
+  # Three of the four clients have not taken part: they have the first head.
+  assert np.median(right) == sorted(right)[1]
+  np.testing.assert_allclose(
+    result.metrics["held_out"]["accuracy"][0, -1], np.median(right), atol=1e-6
+  )

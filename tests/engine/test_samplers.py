@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedjax_alg.base import ClientData
+from fedjax_alg.base import NEVER, ClientData
 from fedjax_alg.engine import samplers
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import sample_cohort
@@ -311,3 +311,28 @@ def test_clients_take_turns(problem):
   assert not (np.diff(ids[0, : sizes[0]]) == 1).all()
   cohort = sample_cohort(data, slots, jax.random.key(1), 0, samplers.cyclic)
   assert cohort.expected == clients / every
+
+
+def test_clients_that_never_train_have_no_turn_and_are_not_expected(problem):
+  never = np.isin(np.arange(12), [0, 5, 7])
+  data = problem.data._replace(
+    availability=np.full(12, 0.5, np.float32),
+    joins=np.where(never, NEVER, 0).astype(np.int32),
+  )
+  key, slots = jax.random.key(1), 3
+
+  @jax.jit
+  def take_turns(data):
+    return jax.vmap(lambda number: samplers.cyclic(data, slots, key, number))(
+      jnp.arange(3)
+    )
+
+  ids = np.asarray(take_turns(data))
+  np.testing.assert_array_equal(np.sort(ids[ids < 12]), np.flatnonzero(~never))
+  for sampler, expected in ((samplers.cyclic, 9 / 3), (samplers.poisson, 9 * 0.5)):
+    assert sample_cohort(data, slots, key, 0, sampler).expected == expected
+  # Where everybody trains, the turns are those without ``joins``.
+  everybody = data._replace(joins=np.zeros(12, np.int32))
+  np.testing.assert_array_equal(
+    take_turns(everybody), take_turns(data._replace(joins=None))
+  )

@@ -10,8 +10,11 @@ import scipy.stats
 
 import fedjax_alg as fa
 from fedjax_alg import registry
-from fedjax_alg.exchange import privacy
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.exchange import links, privacy
 from fedjax_alg.exchange.privacy import AdaptiveClipping, FixedClipping, Privacy
+from fedjax_alg.exchange.weights import QFFLWeights
 from fedjax_alg.hparams import traced_names
 from fedjax_alg.part import read_part
 from tests import problems
@@ -330,6 +333,14 @@ def test_what_leaks_is_refused(settings_, why, problem):
   )
 
 
+def test_weights_by_losses_are_refused_in_a_builder_of_ones_own(problem):
+  """Those of the library refuse `client_weights` before it comes to the links."""
+  exchange = links.Exchange(weights=QFFLWeights(1.0).build(), privacy=FixedClipping())
+  client = sgd_update(problem.model, LocalWork(local_steps=1), 0.1)
+  with pytest.raises(ValueError, match="^private=fixed: .*client_weights=qffl"):
+    links.fit(exchange, client, problem.model)
+
+
 @pytest.mark.parametrize(
   "text, says",
   [
@@ -366,6 +377,7 @@ def test_what_is_not_accounted_for_is_refused():
     (dict(private=AT_CLIENTS, sampling="poisson"), "^private=fixed:at=clients: with"),
     (dict(private=AT_CLIENTS, dropout=0.1), "^private=fixed:at=clients: not with"),
     (dict(deadline_s=1.0), "private=fixed: not with deadline_s"),
+    (dict(stragglers="dropped:0.5"), "private=fixed: not with stragglers=dropped:0.5"),
     (dict(sampler=lambda *args: args[0].size[:5]), "^sampler: with private only"),
   ):
     with pytest.raises(ValueError, match=why):

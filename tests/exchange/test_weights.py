@@ -111,15 +111,28 @@ def test_q_ffl_is_the_oracles(problem, monkeypatch, q, stacked):
 
 @pytest.mark.program
 def test_agnostic_weights_are_the_oracles(problem):
-  w, state, _, by_round = play(problem, "agnostic:0.3", rounds=3)
+  w, state, _, by_round = play(problem, "agnostic:2", rounds=3)
   lam = np.full(len(problem.clients), 1 / len(problem.clients))
   for batches in by_round:
     w, lam = fairness.agnostic_round(
-      w, lam, problem.clients, IDS, batches, 0.2, 0.3, problems.L2
+      w, lam, problem.clients, IDS, batches, 0.2, 2.0, problems.L2
     )
-  assert (lam == 0).any() and lam.max() > 0.3  # the projection did something
+  assert (lam == 0).any() and lam.max() > 0.2  # the projection did something
   np.testing.assert_allclose(state.aggregates["weights"][0], lam, atol=1e-5)
   bridge.assert_step_close(bridge.start(problem), bridge.model_of(state), w, rtol=3e-4)
+
+
+def test_agnostic_weights_of_few_participants_stay_with_them(problem):
+  """A projection over all took the weights of those that were not drawn."""
+  rule, cohort = AgnosticWeights(0.5).build(), bridge.cohort_of(problem, [1, 4, 12])
+  losses, first = np.float32([3.0, 0.5, 9.0]), rule.keeps(12)
+  used, new = rule.weigh(first, cohort, losses)
+  np.testing.assert_allclose(used, [0.5, 0.5, 0], atol=1e-6)
+  np.testing.assert_allclose(new, first.at[1].set(1 / 6).at[4].set(0), atol=1e-7)
+  without = np.zeros(12, np.float32)  # the two have no weight
+  without[0] = 1.0
+  used, new = rule.weigh(without, cohort, losses)
+  assert used.tolist() == [1, 1, 0] and new.tolist() == without.tolist()
 
 
 @pytest.mark.parametrize(

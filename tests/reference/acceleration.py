@@ -117,7 +117,10 @@ def proxskip(x, gradients, gamma, p, coins):
 
 
 def fedadmm_round(w, rows, clients, ids, batches, rate, rho, eta=1.0, l2=0.0):
-  """w and rows {i: (w_i, y_i)} after a round; training starts from w."""
+  """w and rows {i: (w_i, y_i)} after a round; training starts from w.
+
+  ``eta`` is the paper's over |S| / C.
+  """
   rows, changes = dict(rows), []
   for i in ids:
     old_w, y = rows[i]
@@ -127,7 +130,7 @@ def fedadmm_round(w, rows, clients, ids, batches, rate, rho, eta=1.0, l2=0.0):
     new_y = y + rho * (v - w)
     changes.append((v + new_y / rho) - (old_w + y / rho))
     rows[i] = v, new_y
-  return w + eta * np.mean(changes, axis=0), rows
+  return w + eta * np.sum(changes, axis=0) / len(rows), rows
 
 
 def newton_schulz(matrix, steps, coefficients=(3.4445, -4.7750, 2.0315)):

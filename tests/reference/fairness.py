@@ -5,7 +5,8 @@ loops.
 
   q-FedAvg: Li, Sanjabi, Beirami, Smith, ICLR 2020, Algorithm 2.
   Agnostic FL: Mohri, Sivek, Suresh, ICML 2019, Algorithm 1, with FedAvg's local
-  steps in the place of a gradient and clients as domains.
+  steps in the place of a gradient, clients as domains, and the game of a round among
+  its participants.
 
 Models, clients, ids and batches are those of diversified.py.
 """
@@ -43,9 +44,14 @@ def simplex(vector):
 
 
 def agnostic_round(w, lam, clients, ids, batches, lr, rate, l2=0.0):
-  """The mean of the updates weighted by lambda, and the new lambda [C]."""
-  lam, weights = np.array(lam, np.float64), np.array([lam[i] for i in ids])
+  """The mean of the updates weighted by lambda, and the new lambda [C].
+
+  The participants play among themselves: they keep the sum of their lambda.
+  """
+  lam, ids = np.array(lam, np.float64), list(ids)
+  share = lam[ids].sum()
+  weights = lam[ids] / share
   trained = [oracle.sgd(w, clients[i], batches[i], lr, l2) for i in ids]
-  for i in ids:
-    lam[i] += rate * oracle.loss(w, *clients[i], l2=l2)
-  return oracle.server_step(w, trained, weights / weights.sum()), simplex(lam)
+  losses = [oracle.loss(w, *clients[i], l2=l2) for i in ids]
+  lam[ids] = share * simplex(weights + rate * np.array(losses))
+  return oracle.server_step(w, trained, weights), lam

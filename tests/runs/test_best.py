@@ -1,10 +1,13 @@
 """The best validated round: its number, its value and its very parameters."""
 
+import warnings
+
 import jax
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg.runs import queue
 
 #: With so large a learning rate later rounds are not always better.
 OPTIONS = dict(cohort_size=3, client_lr=3.0, seeds=2, eval_every=1)
@@ -60,6 +63,24 @@ def test_parameters_are_those_of_a_run_that_ends_there(fed):
 def test_other_choices_are_refused(fed, choice, message):
   with pytest.raises(fa.OptionError, match=f"^{message}"):
     fa.run("fedavg", fed, evaluate="validation", keep_best=choice, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+  "name, options",
+  [
+    # What is evaluated is only known when the method is built.
+    ("fedper", dict(keep_best=True, model="mlp:8", evaluate=("validation", "local"))),
+    ("local", dict(keep_best="local", evaluate="local")),
+  ],
+)
+def test_a_method_without_the_models_is_refused_before_the_first_round(
+  fed, name, options, monkeypatch
+):
+  monkeypatch.setattr(queue.play_lib, "run_steps", None)
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    with pytest.raises(fa.OptionError, match="^keep_best="):
+      fa.run(name, fed, rounds=1, cohort_size=3, **options)
 
 
 def test_test_data_are_warned_of(fed):

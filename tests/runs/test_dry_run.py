@@ -56,6 +56,20 @@ def test_compressed_updates_and_absent_clients_cost_less(fed):
   assert 1.5 < costs.total_bytes / ROUNDS / (4 * P + up) < 2.5
 
 
+def test_clients_that_are_lost_have_received_the_model(fed):
+  costs = costs_of("fedavg", fed, dropout=1.0)
+  assert costs.total_bytes == ROUNDS * SLOTS * 4 * P
+
+
+def test_clients_that_have_not_joined_cost_nothing():
+  """Of 9 clients with data two join after round 1, where all clients take part."""
+  fed = fa.federate(
+    "digits", partition="iid", num_clients=10, newcomers_at=((1, 2),), without=[0]
+  )
+  costs = fa.dry_run("afl", fed, rounds=2)  # one layer, so it costs nothing later
+  assert costs.total_bytes == 7 * 2 * (costs.bytes_down + costs.bytes_up) > 0
+
+
 def test_the_seconds_are_those_of_all_steps_examples_and_evaluations(fed):
   sizes = fed.data.train.size
   options = dict(participation=1.0, batch_size=10, local_epochs=2, seeds=3)

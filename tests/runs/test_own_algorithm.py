@@ -201,11 +201,11 @@ def test_functions_that_break_the_contract(fed, changes, message):
       "its round returns a report whose server is no dictionary with names as keys",
     ),
     (dict(server={"x": "a"}), "its round reports a str as x, must report arr"),
-    (
-      dict(server={"round": jnp.zeros(())}),
-      "its round reports round, which is a column of rounds.csv already",
-    ),
+    (dict(server={"round": jnp.zeros(())}), "its round reports round, which is a col"),
     (dict(server={"floats_up": jnp.zeros(())}), "its round reports floats_up"),
+    (dict(server={"total_bytes": jnp.zeros(())}), "its round reports total_bytes"),
+    (dict(server={"seconds": jnp.zeros(())}), "its round reports seconds"),
+    (dict(server={"partition": jnp.zeros(())}), "its round reports partition"),
     (dict(cost=None), "its round returns a NoneType as cost of its report"),
     (
       dict(cost=round_cost(1, 1, 1, 1)._replace(down=jnp.float32(1))),

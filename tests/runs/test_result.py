@@ -1,5 +1,6 @@
 """A run's folder: what is saved is read again, and what cannot be is refused."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from fedjax_alg.hparams import fill_defaults
 from fedjax_alg.part import write_parts
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import summary
+from fedjax_alg.records import lock, summary
 from tests.each import each
 from tests.runs import conftest as small
 from tests.runs import released
@@ -105,13 +106,26 @@ def test_a_run_of_very_many_clients(by_api, tmp_path, monkeypatch):
 def test_a_run_in_the_folder_is_replaced(by_api, tmp_path):
   """One with groups by one without: none of its files is taken for the other's."""
   by_api("ifca").save(tmp_path)
+  for name in (run_files.FLAGS, *run_files.PICTURES, "end.txt"):
+    (tmp_path / name).write_text("of the run before")
   by_api("losac").save(tmp_path)
   loaded = fa.load_run(tmp_path)
   assert loaded.membership is None and loaded.state_hash() == (
     by_api("losac").state_hash()
   )
-  assert not (tmp_path / "groups.csv").exists()
+  names = {path.name for path in tmp_path.iterdir()}
+  assert not names & {"groups.csv", run_files.FLAGS, *run_files.PICTURES, "end.txt"}
   assert len(list((tmp_path / "checkpoint").iterdir())) == 1
+
+
+def test_what_another_process_runs_is_not_replaced(by_api, tmp_path):
+  by_api("losac").save(tmp_path)
+  before = {path.name for path in tmp_path.rglob("*")} | {lock.NAME}
+  with open(tmp_path / lock.NAME, "w", encoding="utf-8") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    with pytest.raises(fa.HeldError):
+      by_api("losac").save(tmp_path)
+  assert {path.name for path in tmp_path.rglob("*")} == before
 
 
 def test_something_else_is_not_replaced(by_api, tmp_path):

@@ -63,12 +63,13 @@ def test_configurations_beside_names(runs, own_fed):
 
 def test_what_belongs_to_every_run(runs, own_fed, tmp_path):
   methods = {"a/b": "fedavg", "c": "fedprox"}
-  fa.run_all(methods, own_fed, out_dir=tmp_path, overwrite=True, rounds=2)
+  settings = dict(overwrite=True, allow_other_devices=True, rounds=2)
+  fa.run_all(methods, own_fed, out_dir=tmp_path, **settings)
   assert [of["out_dir"] for of in runs.values()] == [
     str(tmp_path / "a_b"),
     str(tmp_path / "c"),
   ]
-  assert all(of["overwrite"] and of["rounds"] == 2 for of in runs.values())
+  assert all(settings.items() <= of.items() for of in runs.values())
 
 
 def test_several_partitions(runs, own_fed):

@@ -809,6 +809,21 @@ def test_settings_go_on_from_rounds_of_their_own(sweep, rates, play, tmp_path):
   assert result.results[1].state_hash() == play(client_lr=0.2).state_hash()
 
 
+def test_a_setting_with_a_damaged_checkpoint_goes_on_from_the_one_before(
+  sweep, rates, tmp_path
+):
+  """Alone: the others go on from theirs."""
+  with pytest.raises(Interrupted):
+    sweep(out_dir=tmp_path, callbacks=interrupt_at(6))
+  newest = max((tmp_path / "client_lr=0.3" / "checkpoint").iterdir())
+  newest.write_bytes(b"x")
+  steps = []
+  with pytest.warns(UserWarning, match=f"{newest.name} is damaged"):
+    result = sweep(out_dir=tmp_path, callbacks=steps.append)
+  assert_same_sweeps(result, rates)
+  assert sorted(step.round for step in steps) == [4, 6, 6]
+
+
 def test_a_setting_that_diverged_is_not_one_of_the_results(sweep, rates, tmp_path):
   """Its folder says so, and the others are read."""
   grid = {"client_lr": [0.1, 1e30, 0.3]}
