@@ -30,6 +30,7 @@ from .cli.command import Command, boolean, string
 from .cli.guard import REPEAT_HINT
 from .cli.shared_runs import FinishedRun
 from .drawing import plots
+from .reports import sweeps
 
 METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
 
@@ -80,7 +81,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   labels = [registry.get(name).label for name in METHODS]
   layers = ({"progress": False}, *config_lib.read_layers(words))
   configs = [config_lib.build_config(f"demo/{name}.flags", *layers) for name in METHODS]
-  names = [f"digits: {label}" for label in labels]
+  names = [sweeps.title_of([config]) for config in configs]
   finished = shared_runs.make_runs(configs, root, names, values.run_pictures)
   runs = dict(zip(labels, finished, strict=True))
   text = _table(runs)
@@ -98,7 +99,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     },
     "global",
     main,
-    f"digits, 60 clients of 1-2 classes, {len(first.frames.seeds)} seeds",
+    f"{sweeps.title_of(configs)}, {len(first.frames.seeds)} seeds",
   )
   print(f"\nfigure: {picture}")
 

@@ -12,14 +12,17 @@ such as claims.csv (--help=columns):
 Give the runs as folders, with names as in the command compare (NAME=FOLDER,
 otherwise the method). You get a verdict for each claim, with the reason:
 
-  reached     at most 0.3 points off (5 % if the number is no share), or inside
-              the interval; in both cases the interval is narrower than a point
-  better      off by more than that and by more than the interval
+  reached     at most 0.3 points off our mean (5 % if the number is no share), whose
+              interval is narrower than a point; or inside the interval of one run,
+              if that is narrower than a point
+  better      off by more than that and by more than the interval of one run
   worse       the same in the other direction
   undecided   everything else
 
-The fifth verdict is "not testable", without a run. You find the verdicts in judge.md
-and judge.csv in the folder --out.
+The fifth verdict is "not testable", without a run. A claim is about one run. The
+interval of one run is therefore the 95 % prediction interval of a further seed, which
+is wider than the interval of the mean. You find the verdicts in judge.md and judge.csv
+in the folder --out, and in judge.md half the width of this interval ("draw").
 
 Columns of the file of claims
 -----------------------------
@@ -41,10 +44,10 @@ shown unchanged.
 Verdicts in special cases
 -------------------------
 On CIFAR-10 and FEMNIST the limit is 0.5 points instead of 0.3. A bound such as
-">50" is reached, or worse, if the interval excludes the value. If no seed reaches a
-value, a claim about the rounds until then is worse, and undecided if the run is too
-short for the claim. The 95 % intervals are over the seeds, so one seed decides
-nothing.
+">50" is reached, or worse, if the interval of the mean excludes the value. If no
+seed reaches a value, a claim about the rounds until then is worse, and undecided if
+the run is too short for the claim. The 95 % intervals are over the seeds, so one
+seed decides nothing.
 """
 
 import collections
@@ -87,11 +90,18 @@ class _Answer(NamedTuple):
   ours: str
   verdict: str  #: one of ``rule.VERDICTS``
   reason: str = ""
+  draw95: float = math.nan  #: half the width of the interval that decided, if of a draw
 
   @property
   def words(self) -> str:
     """The verdict with its reason."""
     return rule.words(self.verdict, self.reason)
+
+  @property
+  def ours_and_draw(self) -> str:
+    """Ours with the interval of one run."""
+    has_draw = not math.isnan(self.draw95)
+    return self.ours + f" (draw {self.draw95:.3g})" * has_draw
 
 
 #: The answer where a run has the metric, and no number at the evaluations that count.
@@ -319,7 +329,8 @@ def _margin(claim: _Claim, runs: Mapping[str, fa.RunResult]) -> _Answer:
     unit,
     data=_data_of(runs[name]),
   )
-  return _Answer(ours, *rule.verdict(placement, abs(gap), claim.metric, unit))
+  verdict = rule.verdict(placement, abs(gap), claim.metric, unit)
+  return _Answer(ours, *verdict, placement.draw95)
 
 
 def _data_of(result: fa.RunResult) -> str:
@@ -352,6 +363,7 @@ def _answer(
     return _Answer(
       placement.ours,
       *rule.verdict(placement, None if gap is None else abs(gap.mean), metric, unit),
+      placement.draw95,
     )
   # Without a gap the verdict is whether all seeds, or none, never get there.
   place = placement.place if gap is None else rule.place_gap(gap.mean, gap.ci95)
@@ -422,15 +434,16 @@ def _judged_page(
         (
           [
             texts.markdown_text(cell or "-")
-            for cell in (*claim.cells.values(), answer.ours, answer.words)
+            for cell in (*claim.cells.values(), answer.ours_and_draw, answer.words)
           ]
           for claim, answer in zip(claims, answers)
         ),
       ),
-      "Intervals: 95 %, over the seeds. A number is reached within 0.3 points "
-      "(0.5 on CIFAR-10 and FEMNIST, 5 % of numbers that are no shares), or "
-      "inside the interval, if the interval is narrower than a point; a single "
-      "seed decides nothing.",
+      "Intervals: 95 %, of the mean over the seeds; draw: half the width of the "
+      "interval of one further run. A number is reached within 0.3 points (0.5 on "
+      "CIFAR-10 and FEMNIST, 5 % of numbers that are no shares) of a mean whose "
+      "interval is narrower than a point, or inside the interval of one run, if that "
+      "is so narrow; a single seed decides nothing.",
       f"Made by {texts.markdown_code(command_line)}.",
     ],
   )

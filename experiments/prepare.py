@@ -44,6 +44,8 @@ def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
   if values.clients is not None:
     _write_clients(values, names)
     return
+  for option in _choices_of_rows(values):
+    raise UsageError(f"--{option}: not read without --clients")
   preparable = ", ".join(data.PREPARABLE)
   if not names:
     raise UsageError(f"which data set? ({preparable}, or another of TFDS)")
@@ -67,6 +69,13 @@ def _write_clients(values: FlagValues, names: Sequence[str]) -> None:
       "parquet:rows or leaf:folder"
     )
   (name,) = names
+  clients = _clients_of(name, _choices_of_rows(values), values.data_dir)
+  data.write_clients(folder, clients, progress=_Lines(folder))
+  print(f"{folder}: ready for --dataset=clients:{folder} --data_on=disk")
+
+
+def _choices_of_rows(values: FlagValues) -> dict[str, Any]:
+  """The arguments of ``StreamedRows`` that the flags give."""
   columns = {option: getattr(values, option) for option in ("x", "y", "client")}
   choices: dict[str, Any] = {
     option: _column(text) for option, text in columns.items() if text is not None
@@ -76,8 +85,7 @@ def _write_clients(values: FlagValues, names: Sequence[str]) -> None:
       choices[option] = getattr(values, option)
   if values.channels_first:
     choices["channels_first"] = True
-  data.write_clients(folder, _clients_of(name, choices), progress=_Lines(folder))
-  print(f"{folder}: ready for --dataset=clients:{folder} --data_on=disk")
+  return choices
 
 
 def _column(names: Sequence[str]) -> Any:
@@ -112,28 +120,36 @@ class _Lines:
     print(f"{self._folder}: {progress.stage} {text}", file=sys.stderr, flush=True)
 
 
-def _clients_of(name: str, choices: dict[str, Any]) -> Any:
+def _clients_of(name: str, choices: dict[str, Any], data_dir: str | None) -> Any:
   """The clients of a function, of rows in files, or of a data set by its text."""
   place, _, _ = name.partition(":")
   own.refuse_nameless(name, "clients")
-  if place.endswith(".py"):
+  of_code = place.endswith(".py")
+  of_rows = place in _ROWS and not (place == "tfds" and not choices)
+  if data_dir is not None and (of_code or of_rows or place == "leaf"):
+    instead = " ($TFDS_DATA_DIR is)" if place == "tfds" else ""
+    raise UsageError(f"--data_dir={data_dir}: not read with rows of {name}{instead}")
+  if of_code:
     function, _ = own.load(name, "clients")
     return _of_code(name, function, choices)
-  if place in _ROWS and not (place == "tfds" and not choices):
+  if of_rows:
     return data.StreamedRows(name, **choices)
-  if choices:
-    raise UsageError(
-      f"--{next(iter(choices))}: {name} has its clients and columns itself"
-    )
+  _refuse_choices(name, choices)
   if place == "leaf":
     return leaf.iterate_leaf(name.partition(":")[2])
-  options = data_options.DataOptions(dataset=datasets.data_set(name))
+  options = data_options.DataOptions(dataset=datasets.data_set(name), data_dir=data_dir)
   return data.iterate_clients(federation.load_examples(options.filled()))
+
+
+def _refuse_choices(name: str, choices: dict[str, Any]) -> None:
+  for option in choices:
+    raise UsageError(f"--{option}: {name} has its clients and columns itself")
 
 
 def _of_code(name: str, function: Any, choices: dict[str, Any]) -> Any:
   """The clients of code of the user's, or its rows if columns are chosen."""
   if isinstance(function, data.StreamedRows):
+    _refuse_choices(name, choices)
     return function
   if not choices:
     return _clients_of_function(name, function)
@@ -172,7 +188,8 @@ main = Command(
     string(
       "data_dir",
       None,
-      "folder to prepare them in (default $TFDS_DATA_DIR or ~/tensorflow_datasets)",
+      "folder to prepare data sets in, or that has them (default $TFDS_DATA_DIR or "
+      "~/tensorflow_datasets)",
     ),
     string(
       "clients",

@@ -167,7 +167,7 @@ def _draw_tables(paper: figures.Paper, name: str, target: pathlib.Path) -> list[
     target: folder of the tables and the pictures.
 
   Returns:
-    The names of the pictures.
+    The names of the pictures; those that have no number are left out.
   """
   figure, names = paper.figures[name], []
   with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +175,12 @@ def _draw_tables(paper: figures.Paper, name: str, target: pathlib.Path) -> list[
       table = target / f"{paper.name}_{name}{picture.end}{dots.SUFFIX}"
       if not table.is_file():
         continue
-      for (path,) in figures.draw_table(figure, picture, table, pathlib.Path(folder)):
+      try:
+        drawn = figures.draw_table(figure, picture, table, pathlib.Path(folder))
+      except dots.NothingToDraw as error:
+        print(f"no figure: {error}", file=sys.stderr)
+        continue
+      for (path,) in drawn:
         _copy_picture(path, target / path.name)
         names.append(path.name)
   return names

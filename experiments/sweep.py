@@ -23,6 +23,7 @@ from typing import Any
 from absl.flags import FlagValues
 
 from fedjax_alg import files, tasks
+from fedjax_alg.data.datasets import data_set
 from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
@@ -30,7 +31,7 @@ from fedjax_alg.records import tables
 from fedjax_alg.records.scores import LAST_ROUNDS
 from fedjax_alg.runs import status, texts
 from fedjax_alg.runs.result import load_run
-from fedjax_alg.runs.sweep import combinations, edges
+from fedjax_alg.runs.sweep import combinations, common_names, edges
 
 from .cli import config as config_lib
 from .cli import execute, program, sweeps
@@ -111,6 +112,29 @@ def _with_validation(layers: Sequence[Layer]) -> list[Layer]:
   return [*layers, {"eval_protocols": f"{default},validation"}]
 
 
+def _check_choice(
+  configs: Sequence[config_lib.Config], by: str | None, metric: str | None
+) -> None:
+  """Refuses what cannot choose between settings, before the first is run.
+
+  Raises:
+    UsageError: a setting does not evaluate the protocol, or its task lacks the metric.
+  """
+  measured = [tasks.of(config).metrics for config in configs]
+  columns = common_names([of.columns for of in measured])
+  metric = metric or measured[0].main
+  if metric not in columns:
+    raise UsageError(
+      f"--metric={metric}: must be one of {', '.join(columns) or 'none'}"
+    )
+  # Those of kinds may be added when the data are known.
+  protocols = common_names([config.run.eval_protocols for config in configs])
+  if by is not None and not any(
+    by == p or by.startswith(f"{p}_") for p in (*protocols, "kinds")
+  ):
+    raise UsageError(f"--by={by}: not evaluated (one of {', '.join(protocols)})")
+
+
 def run_grid(
   layers: Sequence[Layer],
   grid: dict[str, list[str]],
@@ -161,9 +185,7 @@ def run_grid(
       f"--sweep: {number:,} settings in all, must be at most {_MOST_SETTINGS:,}"
     )
   configs = sweeps.configs(_with_validation(layers), grid, root)
-  columns = tasks.of(configs[0]).metrics.columns
-  if metric is not None and metric not in columns:
-    raise UsageError(f"--metric={metric}: must be one of {', '.join(columns)}")
+  _check_choice(configs, by, metric)
   execute.refuse_several(configs[0])
   if part is not None:
     sweeps.refuse_part(configs)
@@ -201,7 +223,7 @@ def run_grid(
   config, best = outcomes[0].config, sweep.best()
   for sentence in edges(combinations(grid), best.values, config.fields):
     print(f"warning: {sentence}", file=sys.stderr)
-  text, title = sweep.table(), _title([outcome.config for outcome in outcomes])
+  text, title = sweep.table(), report.title_of([of.config for of in outcomes])
   facts = {
     "best": best.values,
     "folder": best.folder.name,
@@ -235,25 +257,6 @@ def run_grid(
   return facts
 
 
-#: The most methods, or data sets, that a title names.
-_MOST_NAMED = 3
-
-
-def _title(configs: Sequence[config_lib.Config]) -> str:
-  """The methods and the data sets of a sweep; the number of many of them."""
-  methods, data = (
-    list(dict.fromkeys(names))
-    for names in (
-      (config.method.entry.label for config in configs),
-      (config.data.dataset.label for config in configs if config.data.dataset),
-    )
-  )
-  return " on ".join(
-    ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} {words}"
-    for names, words in ((methods, "methods"), (data, "data sets"))
-  )
-
-
 def _write_page(path: pathlib.Path, title: str, sweep: report.SweepTable) -> None:
   """Writes the page of the settings that did not diverge."""
   runs = {
@@ -262,6 +265,18 @@ def _write_page(path: pathlib.Path, title: str, sweep: report.SweepTable) -> Non
     if setting.curves
   }
   page.write_page(path, title, {"": runs}, metric=sweep.metric, protocol=sweep.by)
+
+
+def _default_folder(layers: Sequence[Layer], grid: dict[str, list[str]]) -> str:
+  """The folder of a sweep by its method and data, or the flags if they are swept."""
+  values = config_lib.merge_layers(*layers)
+  algorithm, data = (
+    flag if flag in grid else str(values.get(flag, default))
+    for flag, default in (("algorithm", "composed"), ("dataset", "digits"))
+  )
+  if "dataset" not in grid:
+    data = data_set(data).label
+  return config_lib.default_folder(algorithm, data, "sweep_")
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
@@ -273,16 +288,10 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   grid = sweeps.read_grid(values.sweep)
   sweeps.refuse_given(argv, grid)
   layers = config_lib.read_layers(words)
-  common = config_lib.merge_layers(*layers)
-  algorithm, dataset = (
-    name if name in grid else common.get(name, default)
-    for name, default in (("algorithm", "composed"), ("dataset", "digits"))
-  )
-  default = f"out/sweep_{algorithm.rpartition(':')[2]}_{dataset}"
   run_grid(
     layers,
     grid,
-    expand_path(values.out_dir or default),
+    expand_path(values.out_dir or _default_folder(layers, grid)),
     by=values.by,
     metric=values.metric,
     score=values.score,

@@ -99,6 +99,7 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
       by="validation",
       metric=values.metric,
       score=score,
+      html=values.html,
       part=part_lib.parse_part(values.part),
     )
     wider_values = _wider(grid, best["best"], layers) if best else {}

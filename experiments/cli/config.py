@@ -263,12 +263,15 @@ def _parse_words(
   refuse_words(read_flags(parsed, argv))
   given = {name: parsed[name].value for name in parsed if parsed[name].present}
   layers: list[Layer] = []
-  for word, after in zip(typed, [*typed[1:], ""]):
+  pairs = zip(typed, [*typed[1:], ""])
+  for word, after in pairs:
     name, equals, text = word.lstrip("-").partition("=")
     if name == "flagfile":
       layers.append(text)
-    elif word[:1] == "-":
+    elif name and word[:1] == "-":  # -- alone ends the flags
       name = name if name in parsed else name.removeprefix("no")
+      if not equals and not parsed[name].boolean:
+        next(pairs, None)  # its value, which may be negative
       # In a file after it another value may stand, which counts.
       value = given[name]
       if name in flags.REPEATED:  # each adds its own
@@ -642,8 +645,7 @@ def _make_config(given: dict[str, Any], layers: tuple[Layer, ...]) -> Config:
     load_callback(output.callback)
   if output.out_dir is None:
     data = "own" if plan.data.dataset is None else plan.data.dataset.label
-    short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{data}")
-    output = dataclasses.replace(output, out_dir=f"out/{short}")
+    output = dataclasses.replace(output, out_dir=default_folder(name, data))
   assert output.out_dir is not None
   expand_path(output.out_dir, "out_dir")
   processes = _options(ProcessOptions, values)
@@ -655,6 +657,18 @@ def _make_config(given: dict[str, Any], layers: tuple[Layer, ...]) -> Config:
     processes=processes,
     layers=layers,
   )
+
+
+def default_folder(algorithm: str, data: str, start: str = "") -> str:
+  """The folder of the results of a method on data, if none is given.
+
+  Args:
+    algorithm: name of the method, perhaps FILE.py:NAME.
+    data: name of the data set.
+    start: of the folder's name.
+  """
+  short = re.sub(r"\W", "_", f"{algorithm.rpartition(':')[2]}_{data}")
+  return f"out/{start}{short}"
 
 
 #: ``DataOptions`` or ``RunOptions``.

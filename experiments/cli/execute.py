@@ -211,7 +211,9 @@ def print_summary(config: Config, summary: Mapping[str, Any]) -> None:
     )
   for protocol, values in summary["final"].items():
     main, first = next(iter(values.items()))
-    second, words = ("macro_f1", "macro F1") if main == "accuracy" else ("loss", "loss")
+    # A task of the user's own may have an accuracy and no F1.
+    has_f1 = main == "accuracy" and "macro_f1" in values
+    second, words = ("macro_f1", "macro F1") if has_f1 else ("loss", "loss")
     seeds = len(first["values"])
     over = f"95 % CI, {seeds} seeds" if seeds > 1 else "1 seed"
     print(

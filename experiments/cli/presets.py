@@ -144,7 +144,7 @@ def replace(name: str, rows: Sequence[PresetRow]) -> None:
   paper, _, preset = name.partition("/")
   path = PRESETS / paper / TABLE
   path.parent.mkdir(parents=True, exist_ok=True)
-  with _exclusive(path.parent):
+  with exclusive(path.parent):
     before = read_table(path) if path.is_file() else ()
     place = next(
       (i for i, row in enumerate(before) if row.preset == preset), len(before)
@@ -251,7 +251,7 @@ def _is_number(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def _exclusive(folder: pathlib.Path) -> Iterator[None]:
+def exclusive(folder: pathlib.Path) -> Iterator[None]:
   """Waits until no other process is in a context of this folder."""
   descriptor = os.open(folder, os.O_RDONLY)
   try:

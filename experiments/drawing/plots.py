@@ -599,6 +599,7 @@ def draw_means(
   label: str,
   points: Iterable[tuple[float, Any]],
   style: styles_lib.Style,
+  least: float = -math.inf,
   most: float = math.inf,
 ) -> None:
   """Draws means with their 95 % intervals, joined by a line.
@@ -608,14 +609,15 @@ def draw_means(
     label: of the line; "": none.
     points: (x, one number for each run).
     style: of the line.
-    most: the largest number there can be; the least is 0.
+    least: the least number there can be.
+    most: the largest one.
   """
   x, mean, half = (
     np.array([(at, *metrics.confidence_95(list(values))) for at, values in points])
     .reshape(-1, 3)
     .T
   )
-  ends = np.minimum(half, [mean, np.maximum(most - mean, 0.0)])
+  ends = np.minimum(half, np.maximum([mean - least, most - mean], 0.0))
   axis.errorbar(
     x,
     mean,

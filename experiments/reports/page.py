@@ -162,15 +162,20 @@ def _curve(
 ) -> tuple[list[float | None], list[float | None]]:
   """The outline of the 95 % band of the mean over the seeds, and the mean.
 
-  The band ends at a tenth of the mean, so that a logarithmic axis has it. A
-  run of one seed has none, one without the metric has neither.
+  The band of a loss ends at a tenth of the mean, so that a logarithmic axis has it,
+  and that of a share at 0. A run of one seed has none, one without the metric has
+  neither.
   """
   values = result.metrics.get(protocol, {}).get(metric)
   if values is None or not np.isfinite(values).any():
     return [], []
   values = metrics.factor(metric) * values
   mean, half = values.mean(0), metrics.half_width_95(values)
-  low = np.maximum(mean - half, mean / 10)
+  low = mean - half
+  if metrics.is_cost(metric):
+    low = np.maximum(low, mean / 10)
+  elif metrics.metric(metric).share:
+    low = np.maximum(low, 0.0)
   band = np.concatenate([mean + half, low[::-1]])
   return _numbers(band) if np.isfinite(half).any() else [], _numbers(mean)
 
@@ -532,12 +537,12 @@ def _note(words: str) -> str:
 
 
 def _comparison_tables(
-  panels: Panels, metric: str, protocol: str
+  panels: Panels, metric_of: Mapping[str, str], protocol: str
 ) -> list[ComparisonTable]:
   """The scores and the costs of every panel's runs, in all and to targets."""
   out = []
   for title, runs in panels.items():
-    comparison = compare(runs, metric=metric, protocol=protocol)
+    comparison = compare(runs, metric=metric_of[title], protocol=protocol)
     out += [
       table._replace(title=f"{title}: {table.title}".removeprefix(": "))
       for table in (
@@ -557,6 +562,7 @@ def write_page(
   *,
   metric: str,
   protocol: str,
+  panel_metrics: Mapping[str, str] | None = None,
   x_axis: str = "rounds",
   command_line: str = "",
 ) -> None:
@@ -570,6 +576,7 @@ def write_page(
       and costs of every panel.
     metric: the metric that is drawn at first.
     protocol: its protocol.
+    panel_metrics: title of a panel -> its metric, if that is another one.
     x_axis: the x axis at first, one of ``plots.X_AXES``.
     command_line: the command that makes the page; "": it is not shown.
 
@@ -586,8 +593,10 @@ def write_page(
     )
     return text
 
-  def draw_each(draw: Callable[..., object], *args: str) -> list[str]:
-    figures = {name: draw(runs, style, *args) for name, runs in panels.items()}
+  metric_of = dict.fromkeys(panels, metric) | dict(panel_metrics or {})
+
+  def draw_each(draw: Callable[[str], object]) -> list[str]:
+    figures = {name: draw(name) for name in panels}
     return [
       f"<h3>{texts.html_text(name)}</h3>" * (len(panels) > 1) + to_html(figure)
       for name, figure in figures.items()
@@ -597,7 +606,9 @@ def write_page(
   parts = [
     f"<h1>{texts.html_text(title)}</h1>",
     "<h2>Curves</h2>",
-    *draw_each(_curves, metric, protocol, x_axis),
+    *draw_each(
+      lambda name: _curves(panels[name], style, metric_of[name], protocol, x_axis)
+    ),
     _note(
       (
         "Lines are means over the seeds, bands their 95 % Student-t intervals (none "
@@ -608,9 +619,9 @@ def write_page(
       + "Drag to zoom, double-click to see all again; a click on a name switches the "
       "run off and on, a double click only shows this run."
     ),
-    *map(_table, tables or _comparison_tables(panels, metric, protocol)),
+    *map(_table, tables or _comparison_tables(panels, metric_of, protocol)),
   ]
-  distributions = draw_each(_clients)
+  distributions = draw_each(lambda name: _clients(panels[name], style))
   if distributions:
     parts += [
       "<h2>Accuracy of the clients</h2>",

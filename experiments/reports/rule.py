@@ -293,7 +293,7 @@ def place_values(
   why = "wide interval" if place == UNDECIDED else ""
   if np.isnan(half):
     place, why = UNDECIDED, ONE_RUN
-  elif has_one_partition and 0 < abs(gap) < _ONE_PARTITION_FACTOR * half:
+  elif has_one_partition and abs(gap) < _ONE_PARTITION_FACTOR * half:
     place, why = UNDECIDED, ONE_PARTITION
   return Placement(ours, place, why, prediction.mean, prediction.ci95, half)
 

@@ -12,8 +12,9 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs import styles, texts
+from fedjax_alg.runs.sweep import common_names
 
-from ..cli.config import RunError
+from ..cli.config import Config, RunError
 from ..drawing import plots
 from . import markdown
 
@@ -30,6 +31,25 @@ class Setting(NamedTuple):
   note: str = ""  #: why there are no curves
 
 
+#: The most methods, or data sets, that a title names.
+_MOST_NAMED = 3
+
+
+def title_of(configs: Sequence[Config]) -> str:
+  """The methods and the data sets of some runs; the number of many of them."""
+  methods, data = (
+    list(dict.fromkeys(names))
+    for names in (
+      (config.method.entry.label for config in configs),
+      (config.data.dataset.label for config in configs if config.data.dataset),
+    )
+  )
+  return " on ".join(
+    ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} {words}"
+    for names, words in ((methods, "methods"), (data, "data sets"))
+  )
+
+
 def read_setting(values: Mapping[str, str], folder: pathlib.Path, note: str) -> Setting:
   """Reads a setting from its folder; a setting with a note has no curves."""
   if note:
@@ -42,6 +62,11 @@ def read_setting(values: Mapping[str, str], folder: pathlib.Path, note: str) -> 
     np.unique([row["round"] for row in rows]),
     tables.curves(rows),
   )
+
+
+def _common_protocols(settings: Sequence[Setting]) -> list[str]:
+  """The protocols of every setting that did not diverge."""
+  return common_names([setting.curves for setting in settings if setting.curves])
 
 
 class SweepTable(NamedTuple):
@@ -59,15 +84,18 @@ class SweepTable(NamedTuple):
     """Makes it; by default validation chooses, or held_out, else the first protocol.
 
     Raises:
-      OptionError: ``by`` was not evaluated.
+      OptionError: ``by``, or every protocol, was not evaluated in some setting.
       RunError: every setting diverged.
     """
     curves = next((setting.curves for setting in settings if setting.curves), None)
     if curves is None:
       raise RunError("every setting of the sweep diverged, smaller values may not")
-    protocols = list(curves)
-    if by is not None and by not in protocols:
-      raise OptionError(f"`by`={by}: not evaluated (one of {', '.join(protocols)})")
+    protocols = _common_protocols(settings)
+    if not protocols or by not in (None, *protocols):
+      raise OptionError(
+        f"`by`={by}: not evaluated in every setting (one of "
+        f"{', '.join(protocols) or 'none'})"
+      )
     return cls(
       settings,
       by
@@ -100,9 +128,15 @@ class SweepTable(NamedTuple):
     return self.settings[int(np.nanargmax(means))]
 
   def table(self) -> str:
-    """A Markdown table of the scores of every setting, the best in bold."""
+    """A Markdown table of the scores of every setting, the best in bold.
+
+    It has the protocols that all settings were evaluated by.
+    """
     first = next(setting for setting in self.settings if setting.curves)
-    protocols = [self.by, *(p for p in first.curves if p != self.by)]
+    protocols = [
+      self.by,
+      *(p for p in _common_protocols(self.settings) if p != self.by),
+    ]
     factor, winner = metrics.factor(self.metric), self.best()
     lines = []
     for setting in self.settings:
@@ -141,7 +175,7 @@ class SweepTable(NamedTuple):
     )
 
   def rows(self) -> list[dict[str, Any]]:
-    """The rows of sweep.csv: setting, seed, protocol and score."""
+    """The rows of sweep.csv: setting, seed, protocol (all of a setting) and score."""
     return [
       {**setting.values, "seed": seed, "protocol": protocol, self.metric: float(value)}
       for setting in self.settings
@@ -226,6 +260,7 @@ def draw_sweep(path: pathlib.Path, sweep: SweepTable, title: str) -> None:
           if s.curves
         ],
         style_of[label],
+        0.0 if factor == 100 or metrics.is_cost(metric) else -np.inf,
         100.0 if factor == 100 else np.inf,
       )
       if winner in settings:

@@ -180,6 +180,18 @@ def _numbers_of(
   ]
 
 
+def _is_too_short(
+  claim: report.Claim, parts: Sequence[np.ndarray], outcome: suite.Outcome
+) -> bool:
+  """Whether a run ends before the rounds of a claim, and does not get there."""
+  needed = claim.not_in or (claim.value if claim.unit == "rounds" else 0)
+  rounds = min(
+    part.summary.get("cost", {}).get("rounds", math.inf)
+    for part in outcome.parts or (outcome,)
+  )
+  return rounds < needed and bool(np.isinf(np.concatenate(parts)).any())
+
+
 def answer_numbers(
   paper: str, name: str, outcomes: suite.Outcomes, measures: Measures
 ) -> list[PaperAnswer]:
@@ -210,6 +222,8 @@ def answer_numbers(
           has_one_partition=o.has_one_partition,
           replicas=o.cell.replicas,
         )
+        if answer.verdict != rule.NOT_TESTABLE and _is_too_short(claim, parts, o):
+          answer = answer._replace(verdict=rule.NOT_TESTABLE, reason=rule.NOT_RUN)
       rounds = str(o.summary.get("cost", {}).get("rounds", ""))
       paper_answers.append(
         of_claim(name, claim, answer, rounds)._replace(

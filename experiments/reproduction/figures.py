@@ -7,6 +7,7 @@ page (JSON) are what ``publish`` reads.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import functools
 import itertools
 import math
@@ -910,28 +911,48 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
   folder = request.root / name
   report.numbers_csv(folder / f"{name}_numbers.csv", rows)
   report.points_csv(folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
-  suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
-  paths = _picture_paths(folder, name + suffix)
-  try:
-    if figure.dots and outcomes:
-      for picture in figure.dots:
-        paths = _picture_paths(folder, name + picture.end)
-        table = folder / f"{name}{picture.end}{dots.SUFFIX}"
-        dots.write_dots(table, picture.numbers(outcomes))
-        for pages_of in draw_table(figure, picture, table, folder, ("png", "pdf")):
-          print(f"figure: {pages_of[0]}", flush=True)
-    elif outcomes:
-      if figure.draw is not None:
-        figure.draw(paths, outcomes, figure.title, request.x_axis)
-      else:
-        _draw(paper, name, figure, outcomes, request, paths)
-      print(f"figure: {paths[0]}", flush=True)
-  except dots.NothingToDraw as error:
-    _remove_pages(paths)
-    print(f"no figure: {error}", flush=True)
+  if outcomes:
+    _draw_pictures(paper, name, figure, outcomes, request)
   if request.html:
     _write_page(folder / f"{name}.html", figure, outcomes, request)
   return text
+
+
+@contextlib.contextmanager
+def _drawing(paths: plots.Paths) -> Iterator[None]:
+  """Says where there is nothing to draw, and removes the picture of other runs."""
+  try:
+    yield
+  except dots.NothingToDraw as error:
+    _remove_pages(paths)
+    print(f"no figure: {error}", flush=True)
+
+
+def _draw_pictures(
+  paper: Paper,
+  name: str,
+  figure: Figure,
+  outcomes: list[suite.Outcome],
+  request: Request,
+) -> None:
+  """Draws the pictures of a figure that there is something to draw in."""
+  folder = request.root / name
+  for picture in figure.dots:
+    table = folder / f"{name}{picture.end}{dots.SUFFIX}"
+    with _drawing(_picture_paths(folder, name + picture.end)):
+      dots.write_dots(table, picture.numbers(outcomes))
+      for pages_of in draw_table(figure, picture, table, folder, ("png", "pdf")):
+        print(f"figure: {pages_of[0]}", flush=True)
+  if figure.dots:
+    return
+  suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
+  paths = _picture_paths(folder, name + suffix)
+  with _drawing(paths):
+    if figure.draw is not None:
+      figure.draw(paths, outcomes, figure.title, request.x_axis)
+    else:
+      _draw(paper, name, figure, outcomes, request, paths)
+    print(f"figure: {paths[0]}", flush=True)
 
 
 def draw_table(
@@ -1072,15 +1093,22 @@ def measured(
 def _write_page(
   path: pathlib.Path, figure: Figure, outcomes: suite.Outcomes, request: Request
 ) -> None:
-  """Writes a page with the curves, costs, clients and flags of every run."""
+  """Writes a page with the curves, costs, clients and flags of every run.
+
+  Of runs on several partitions it has the first.
+  """
+  panels = {runs[0].cell.panel_title: runs for runs in suite.by_panel(outcomes)}
   page.write_page(
     path,
-    figure.title,
+    figure.title + ", partition 1" * any(o.parts for o in outcomes),
     {
-      runs[0].cell.panel_title: {o.cell.name: load_run(o.folder) for o in runs}
-      for runs in suite.by_panel(outcomes)
+      title: {o.cell.name: load_run(o.folder) for o in runs}
+      for title, runs in panels.items()
     },
     metric=figure.metric,
+    panel_metrics={
+      title: runs[0].cell.metric or figure.metric for title, runs in panels.items()
+    },
     protocol=figure.protocol,
     x_axis=request.x_axis,
     command_line=request.command_line,
@@ -1144,8 +1172,8 @@ def _flags(paper: Paper) -> Flags:
       "html",
       False,
       "also write a page with the curves, clients, "
-      "costs and flags of every run of a figure; it needs plotly (pip "
-      "install 'fedjax_alg[report]')",
+      "costs and flags of every run of a figure, on the first partition of its data; "
+      "it needs plotly (pip install 'fedjax_alg[report]')",
     ),
     integer(
       "partitions",

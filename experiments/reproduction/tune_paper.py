@@ -42,7 +42,7 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
 
 from ..cli import config as config_lib
-from ..cli import flags, program
+from ..cli import flags, presets, program
 from ..cli.command import Command, boolean, enum, integer, listed, string
 from ..cli.config import Layer, UsageError
 from ..cli.guard import REPEAT_HINT
@@ -174,15 +174,17 @@ def tune_methods(
   if not tuned:
     return
   study.root.mkdir(parents=True, exist_ok=True)
-  rows = tuning.merge_trials(study.root / "tune.csv", tuning.trial_rows(tuned))
-  text = tuning.choice_table(
-    f"Settings: {study.paper}, {study.data}",
-    rows,
-    study.protocol.last,
-    study.protocol.seeds,
-  )
-  tables.write_rows(study.root / "tune.csv", rows, list(rows[0]))
-  results.write_text(study.root / "tune.md", text)
+  # Jobs that tune a method each merge theirs into one table.
+  with presets.exclusive(study.root):
+    rows = tuning.merge_trials(study.root / "tune.csv", tuning.trial_rows(tuned))
+    text = tuning.choice_table(
+      f"Settings: {study.paper}, {study.data}",
+      rows,
+      study.protocol.last,
+      study.protocol.seeds,
+    )
+    tables.write_rows(study.root / "tune.csv", rows, list(rows[0]))
+    results.write_text(study.root / "tune.md", text)
   print(text)
 
 

@@ -164,9 +164,9 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> Judgment:
   word = {True: rule.REACHED, False: rule.WORSE, None: rule.UNDECIDED}
   used, notes = seen.used or list(outcomes), []
   foreign = {o.cell.panel for o in used if chosen.other_data(o.cell.choices)}
+  comparable = [o for o in outcomes if o.cell.panel not in foreign]
   if foreign:
     notes.append(f"(other data, not testable: {', '.join(sorted(foreign))})")
-    comparable = [o for o in outcomes if o.cell.panel not in foreign]
     try:
       if not comparable:  # what is said of every panel holds of none
         raise NotRun("the paper's data")
@@ -180,7 +180,7 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> Judgment:
     verdict, reason = rule.NOT_TESTABLE, "unequal settings"
   elif claim.untestable:
     verdict, reason = rule.NOT_TESTABLE, claim.untestable
-  elif holds is False and claim.beyond and claim.beyond(outcomes).holds:
+  elif holds is False and claim.beyond and claim.beyond(comparable).holds:
     verdict, reason = rule.BETTER, "beyond the range"
   return Judgment(measurements, verdict, reason, " ".join(notes))
 

@@ -8,7 +8,7 @@ a single run with that setting. A setting that ends early (``stop_at``,
 of its settings have ended.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import itertools
 import os
@@ -44,6 +44,11 @@ class Best(NamedTuple):
   result: RunResult
 
 
+def common_names(tables: Sequence[Collection[str]]) -> list[str]:
+  """The names that all tables have, in the order of the first."""
+  return [name for name in tables[0] if all(name in table for table in tables)]
+
+
 class Sweep:
   """The results of a sweep over a grid of hyper-parameters.
 
@@ -58,8 +63,9 @@ class Sweep:
       diverge.
     seeds: the N seeds.
     metrics: protocol -> metric -> [G, N, E], NaN for a setting that diverged. Your
-      measures are here, too, see ``RunResult.metrics``. Empty if the settings were
-      evaluated in different rounds; read ``results`` then.
+      measures are here, too, see ``RunResult.metrics``. Only what all settings have
+      in one shape is here, so nothing if they were evaluated in different rounds;
+      read ``results`` then.
     num_programs: number of programs that were compiled.
   """
 
@@ -72,27 +78,31 @@ class Sweep:
   ):
     self.settings, self.results = list(settings), list(results)
     self.num_programs, self._federation = num_programs, federation
-    first = next((result for result in results if result is not None), None)
-    if first is None:
+    finished = self._finished()
+    if not finished:
       raise OptionError("`grid`: every setting diverged")
-    self.rounds, self.seeds = first.rounds, first.seeds
-    when = {tuple(result.rounds) for result in results if result is not None}
+    self.rounds, self.seeds = finished[0].rounds, finished[0].seeds
     self.metrics: dict[str, dict[str, np.ndarray]] = {}
-    if len(when) == 1:
-      self.metrics = {
-        protocol: {
-          name: np.stack(
-            [
-              np.full(values.shape, np.nan)
-              if result is None
-              else result.metrics[protocol][name]
-              for result in results
-            ]
-          )
-          for name, values in of.items()
-        }
-        for protocol, of in first.metrics.items()
+    if len({tuple(result.rounds) for result in finished}) > 1:
+      return
+    for protocol in common_names([result.metrics for result in finished]):
+      curves = [result.metrics[protocol] for result in finished]
+      self.metrics[protocol] = {
+        name: np.stack(
+          [
+            np.full(curves[0][name].shape, np.nan)
+            if result is None
+            else result.metrics[protocol][name]
+            for result in results
+          ]
+        )
+        for name in common_names(curves)
+        if len({of[name].shape for of in curves}) == 1
       }
+
+  def _finished(self) -> list[RunResult]:
+    """The results of the settings that did not diverge."""
+    return [result for result in self.results if result is not None]
 
   def best(
     self,
@@ -121,26 +131,27 @@ class Sweep:
       The best setting with its score and result.
 
     Raises:
-      OptionError: a protocol or metric that was not evaluated, ``last`` is below 1,
-        no setting has a finite score, or the validation clients have no example of
-        some class.
+      OptionError: a protocol or metric that was not evaluated in every setting,
+        ``last`` is below 1, no setting has a finite score, or the validation clients
+        have no example of some class.
     """
     final = last_evaluations(last)
-    first = next(result for result in self.results if result is not None)
-    names = first.protocols
+    finished = self._finished()
+    names = common_names([result.protocols for result in finished])
     if protocol is None and names:
       honest = (p for p in ("validation", "held_out") if p in names)
       protocol = next(honest, names[0])
     if protocol not in names:
       raise OptionError(
-        f"`protocol`={protocol}: not evaluated (one of {', '.join(names) or 'none'})"
+        f"`protocol`={protocol}: not evaluated in every setting (one of "
+        f"{', '.join(names) or 'none'})"
       )
     if metric is None:
-      metric = first.records.metrics.main
-    if metric not in first.metrics[protocol]:
+      metric = finished[0].records.metrics.main
+    measured = common_names([result.metrics[protocol] for result in finished])
+    if metric not in measured:
       raise OptionError(
-        f"`metric`={metric}: not a metric of {protocol} (one "
-        f"of {', '.join(first.metrics[protocol])})"
+        f"`metric`={metric}: not a metric of {protocol} (one of {', '.join(measured)})"
       )
     if protocol in ("validation", "held_out"):
       check_choice(self._federation)

@@ -73,6 +73,9 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
   assert rows[6] == ("-", "not testable: not run, Third")
   page = (tmp_path / "judge.md").read_text()
   assert "| reached | 1 |" in page and "| better | 2 |" in page
+  # The interval that decides stands there, and not beside a bound.
+  assert page.count(f"{rows[0][0]} (draw {draw:.3g}) |") == 2
+  assert page.count(" (draw ") == 3
 
 
 def test_what_is_spent(folders, tmp_path):

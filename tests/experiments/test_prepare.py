@@ -35,6 +35,10 @@ class Rows:
 
 def items():
   return (Rows()[place] for place in range(6))
+
+from fedjax_alg import data
+
+made = data.StreamedRows(Rows(), x=0, y=1, client=2)
 """
 
 
@@ -212,6 +216,10 @@ def test_leaf_is_read_some_files_at_a_time(tmp_path):
     (["digits", "--y=label"], "--y: digits has its clients"),
     (["csv:missing.csv", "--y=ill", "--client=ward"], "no missing.csv"),
     (["CODE:Rows", "--y=1", "--client=9", "--x=0"], "its items have no 9"),
+    (["CODE:made", "--y=2"], "--y: "),
+    (["CODE:clients", "--data_dir=here"], "--data_dir=here: "),
+    (["csv:a.csv", "--y=ill", "--data_dir=here"], "--data_dir=here: "),
+    (["digits", "--data_dir=here"], "data_dir=here"),
   ],
 )
 def test_a_wrong_source_is_one_line(tmp_path, code, capsys, names, why):
@@ -219,3 +227,12 @@ def test_a_wrong_source_is_one_line(tmp_path, code, capsys, names, why):
   assert prepare.main([f"--clients={tmp_path / 'new'}", *names]) != 0
   lines = capsys.readouterr().err.strip().splitlines()
   assert why in lines[-1] and "Traceback" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+  "flag",
+  ["--client=a", "--y=a", "--x=a", "--test=a", "--classes=a", "--channels_first"],
+)
+def test_flags_of_rows_need_clients(refused, flag):
+  """They were dropped, and a data set was downloaded."""
+  assert flag.partition("=")[0] in refused(prepare, ["mnist", flag])

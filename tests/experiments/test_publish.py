@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import itertools
+import math
 import pathlib
 import re
 import shutil
@@ -329,6 +330,13 @@ def test_pictures_of_numbers_are_drawn_again(tmp_path):
     assert new[0] / new[1] == pytest.approx(old[0] / old[1], rel=0.05), name
   page = "conjugate_cifar10.md"
   assert (tmp_path / page).read_text("utf-8") == (RESULTS / page).read_text("utf-8")
+
+
+def test_a_table_without_numbers_has_no_picture(tmp_path):
+  """Publishing ended with a traceback when it had replaced some files."""
+  nothing = dots.Dot("panel", "row", math.nan, math.nan)
+  dots.write_dots(tmp_path / f"conjugate_fig6{dots.SUFFIX}", [nothing])
+  assert not publish._draw_tables(publish.PAPERS["conjugate"], "fig6", tmp_path)
 
 
 def test_some_lines_are_published_anew(tmp_path, refused):

@@ -4,12 +4,13 @@ import json
 import pathlib
 import re
 import signal
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from experiments import run
-from experiments.cli import writer
+from experiments.cli import execute, writer
 from fedjax_alg import metrics
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.records import clients
@@ -379,6 +380,18 @@ def test_slow_saves_are_spared(tmp_path, monkeypatch, slow, rounds):
   monkeypatch.setattr(store, "_SAVE_SPARING", 1e9)
   assert play(tmp_path / "run", *MEMORY, "--rounds=10") == 0
   assert saves == rounds
+
+
+def test_an_accuracy_without_f1_is_shown_with_the_loss(capsys):
+  """That of the user's own task; the run ended in a KeyError after its last round."""
+  value = {"mean": 0.5, "ci95": None, "values": [0.5]}
+  summary = {
+    "final": {"global": {"accuracy": value, "loss": value}},
+    "timing": {"steady_s_per_round": 0.1, "compile_s": 1.0},
+    "peak_memory_mb": 1.0,
+  }
+  execute.print_summary(mock.Mock(), summary)
+  assert "loss 0.5000" in capsys.readouterr().out
 
 
 def test_dry_run_writes_nothing(tmp_path, capsys):

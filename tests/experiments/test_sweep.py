@@ -3,12 +3,14 @@
 import csv
 import pathlib
 
+import numpy as np
 from PIL import Image
 import pytest
 
 from experiments import run, sweep
 from experiments.cli import config as config_lib
 from experiments.cli import sweeps
+from experiments.reports import sweeps as report
 import fedjax_alg as fa
 from fedjax_alg import files
 from fedjax_alg.runs import queue, store
@@ -151,11 +153,11 @@ def test_finished_settings_are_not_played_again(sweep_folder, monkeypatch, capsy
   )
 
 
-@pytest.mark.filterwarnings("always:.*(is damaged|starts again at round 0)")
+@pytest.mark.filterwarnings("always:.*is damaged")
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   sweep_folder, tmp_path, monkeypatch, capsys
 ):
-  """Each setting where it stopped; from the start if a checkpoint is damaged."""
+  """Each setting where it stopped; one with a damaged checkpoint from that before."""
   flags = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
   real = queue.play_lib.run_steps
   monkeypatch.setattr(store, "_SLOW_SAVE", 1e9)
@@ -182,19 +184,18 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   assert "goes on after round 2" in message and "starts again" not in message
   assert hashes(tmp_path) == hashes(sweep_folder)
   newest = max((tmp_path / FOLDERS[0] / "checkpoint").iterdir())
-  for damage, expected in (
-    (lambda: newest.write_bytes(b"x"), [0]),
-    (newest.unlink, [2, 3]),
+  for damage, is_named in (
+    (lambda: newest.write_bytes(b"x"), True),
+    (newest.unlink, False),
   ):
     del starts[:]
     for name in FOLDERS:
       (tmp_path / name / "summary.json").unlink()
     damage()
     assert sweep.main([*WORDS, *flags, "--rounds=3"]) == 0
-    assert starts == expected and hashes(tmp_path) == hashes(sweep_folder)
+    assert starts == [2, 3] and hashes(tmp_path) == hashes(sweep_folder)
     message = capsys.readouterr().err
-    for words in ("is damaged", f"{FOLDERS[0]}: starts again at round 0"):
-      assert (words in message) == (expected == [0])
+    assert ("is damaged" in message) == is_named and "starts again" not in message
 
 
 def test_python_and_the_command_have_one_sweep(
@@ -390,7 +391,23 @@ def test_a_title_names_what_is_swept(grid, title):
   layers = config_lib.read_layers(
     [word for word in PROX if word[2:].split("=")[0] not in grid]
   )
-  assert sweep._title(sweeps.configs(layers, grid, SOMEWHERE)) == title
+  assert report.title_of(sweeps.configs(layers, grid, SOMEWHERE)) == title
+
+
+@pytest.mark.parametrize(
+  "dataset, folder",
+  [
+    ("digits", "out/sweep_fedprox_digits"),
+    ("npz:/data/x.npz", "out/sweep_fedprox_npz"),
+    ("clients:../../x", "out/sweep_fedprox_clients"),
+  ],
+)
+def test_the_default_folder_is_in_out(dataset, folder):
+  """The path of the data was a part of it."""
+  layers = [{"algorithm": "fedprox", "dataset": dataset}]
+  assert sweep._default_folder(layers, {"mu": ["0", "1"]}) == folder
+  swept = {"algorithm": ["fedavg", "fedprox"]}
+  assert sweep._default_folder(layers[:1], swept).startswith("out/sweep_algorithm_")
 
 
 def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
@@ -412,3 +429,43 @@ def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
   assert capsys.readouterr().err.startswith(
     "warning: --personal_lr=0.1 with --lam=30: "
   )
+
+
+def test_settings_of_different_protocols_are_compared_by_what_all_have():
+  """IFCA has a mean over its models, which FedAvg has not."""
+  curves = {"accuracy": np.array([[0.5, 0.75]])}
+  settings = [
+    report.Setting(
+      {"algorithm": name},
+      SOMEWHERE / name,
+      (0,),
+      np.array([1, 2]),
+      dict.fromkeys(protocols, curves),
+    )
+    for name, protocols in (
+      ("ifca", ("global", "global_mean", "local")),
+      ("fedavg", ("global", "local")),
+    )
+  ]
+  table = report.SweepTable.of_settings(settings, None, None, "final")
+  assert table.by == "global" and "global_mean" not in table.table()
+  assert [row["protocol"] for row in table.rows()] == [
+    protocol for setting in settings for protocol in setting.curves
+  ]
+  with pytest.raises(fa.OptionError, match="^by=global_mean: "):
+    report.SweepTable.of_settings(settings, "global_mean", None, "final")
+
+
+@pytest.mark.parametrize(
+  "words, parts",
+  [
+    (["--sweep=dataset=digits,diabetes"], ["--metric=accuracy: ", "loss"]),
+    (["--sweep=mu=0,1", "--by=held_out"], ["--by=held_out: ", "global"]),
+    (["--sweep=mu=0,1", "--by=globl"], ["--by=globl: ", "global"]),
+  ],
+)
+def test_what_cannot_choose_is_refused_before_the_runs(tmp_path, refused, words, parts):
+  """A protocol was refused when all settings had been run."""
+  line = refused(sweep, ["--algorithm=fedprox", *words, f"--out_dir={tmp_path}"])
+  assert not [part for part in parts if part not in line]
+  assert not list(tmp_path.iterdir())

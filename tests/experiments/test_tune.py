@@ -1,9 +1,12 @@
 """Tuning: the grid is run, the best on validation clients is taken."""
 
 import collections
+import fcntl
 import math
+import os
 import pathlib
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from experiments import tune
 from experiments.cli import config, flags, guard, presets
 from experiments.reports import gradients
-from experiments.reproduction import chosen, tuning
+from experiments.reproduction import chosen, tune_paper, tuning
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 from fedjax_alg.extras.gradients import tuning as tuning_by_gradient
@@ -196,6 +199,25 @@ def test_tuning_one_method_again_keeps_the_others_in_the_table(tmp_path):
   assert "| FedAvg | 3 |" in text and "| Mime | 2 |" in text
 
 
+def test_jobs_write_their_table_one_after_the_other(tmp_path, monkeypatch):
+  """The lines of a job that merged meanwhile were lost."""
+  study = mock.Mock(root=tmp_path, paper="conjugate", data="mnist")
+  study.play.return_value = [tuning.Trial({"client_lr": 0.1}, (50,))]
+  study.protocol = mock.Mock(last=10, seeds=1)
+  waits = []
+
+  def write_rows(*_):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+      fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(folder)
+    waits.append(True)
+
+  monkeypatch.setattr(tune_paper.tables, "write_rows", write_rows)
+  tune_paper.tune_methods(study, ["fedavg"], None, writes=False)
+  assert waits == [True]
+
+
 @each("paper,data", tuning.PROTOCOLS)
 def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
   study = tuning.Study(paper, data, pathlib.Path())
@@ -316,6 +338,14 @@ ANY = [
   "--rounds=4",
   "--client_lr=0.01",
 ]
+
+
+def test_a_sweep_of_tune_has_its_page_too(monkeypatch):
+  """The flag was read and then forgotten."""
+  grid = mock.Mock(return_value={})
+  monkeypatch.setattr(tune.sweep, "run_grid", grid)
+  assert tune.main([*DIGITS, "--algorithm=fedavg", "--html"]) == 0
+  assert grid.call_args.kwargs["html"]
 
 
 def test_a_run_is_tuned_by_its_derivatives(tmp_path, capsys):

@@ -12,6 +12,7 @@ from fedjax_alg import registry
 from fedjax_alg.runs import queue
 from fedjax_alg.runs import sweep as sweep_lib
 from fedjax_alg.runs.options import RunOptions
+from tests import made_runs
 from tests.each import each
 
 NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
@@ -302,3 +303,22 @@ def test_combinations_take_arrays_and_single_values():
   assert sweep_lib.combinations(
     {"a": np.arange(2), "b": "x", "c": 3, "d": (v for v in ([1], [2]))}
   ) == [{"a": a, "b": "x", "c": 3, "d": d} for a in (0, 1) for d in ((1,), (2,))]
+
+
+@pytest.mark.filterwarnings("ignore:the best ")
+def test_settings_of_different_protocols_have_some_in_common(tmp_path):
+  """Two models have a mean that one has not, and local training has no global one."""
+  results = [
+    fa.load_run(made_runs.write(tmp_path / name, [[accuracy]], protocols=protocols))
+    for name, accuracy, protocols in (
+      ("ifca", 0.5, ("global", "global_mean", "local")),
+      ("local", 0.75, ("local",)),
+    )
+  ]
+  swept = sweep_lib.Sweep([{"a": 1}, {"a": 2}], results, 2, federation=None)
+  assert [*swept.metrics] == ["local"]
+  assert swept.metrics["local"]["accuracy"].tolist() == [[[0.5]], [[0.75]]]
+  best = swept.best()
+  assert (best.number, best.mean) == (1, 0.75)
+  with pytest.raises(fa.OptionError, match="^protocol=global: "):
+    swept.best("global")

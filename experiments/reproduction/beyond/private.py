@@ -168,7 +168,7 @@ def _draw(
   style = styles.line_styles(METHODS)
   with plots.sheet(paths, [""], title, size=(6.4, 4.0)) as (axis,):
     for label, points in _curves(outcomes).items():
-      plots.draw_means(axis, label, points, style[label], 100.0)
+      plots.draw_means(axis, label, points, style[label], 0.0, 100.0)
     for outcome in outcomes:
       if math.isinf(_epsilon(outcome)):
         axis.plot(

@@ -40,6 +40,7 @@ REFUSED = [
   ("--learning_rates=1", "--learning_rates: unknown flag & 'client_lr'?"),
   ("--num_epoch=1", "--num_epoch: unknown flag & 'local_epochs'?"),
   ("--num_gpus=1", "--num_gpus: unknown flag; JAX takes the accelerator & --help"),
+  ("--client_lr -1", "--client_lr=-1"),
   ("--alpha=0.1", "--alpha: fedavg does not read it & 'partition'?"),
   ("stray", "'stray'"),
   ("--undefok=nosuch --nosuch=1", "--undefok=nosuch"),
@@ -215,12 +216,11 @@ def test_without_an_algorithm_one_is_asked_for():
 
 
 def test_a_value_may_be_a_word_of_its_own():
-  assert (
-    parse_config(
-      "--algorithm fedavg --client_lr 1e-2 --overwrite --rounds 3".split()
-    ).run.rounds
-    == 3
-  )
+  """The word -- may end the flags."""
+  words = "--algorithm fedavg --client_lr 1e-2 --overwrite --rounds 3".split()
+  parsed = parse_config(words)
+  assert parsed.run.rounds == 3
+  assert parse_config([*words, "--"]).layers == parsed.layers
 
 
 @pytest.mark.program

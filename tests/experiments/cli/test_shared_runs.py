@@ -1,5 +1,6 @@
 """Runs that several commands share."""
 
+from experiments import demo
 from experiments.cli import config, shared_runs
 
 
@@ -36,3 +37,13 @@ def test_runs_are_drawn_when_asked_for(tmp_path, capsys):
   assert later["files"] == summary["files"] and later["hashes"] == summary["hashes"]
   assert make(True)[1:] == (False, drawn)
   assert make(False)[1:] == (False, drawn)
+
+
+def test_the_demo_names_the_data_of_its_runs(tmp_path, monkeypatch, made_up, capsys):
+  """Its picture said digits whatever the flags were."""
+  del made_up
+  titles = []
+  monkeypatch.setattr(demo.plots, "plot_panels", lambda *args: titles.append(args[-1]))
+  words = ["--dataset=mnist", "--num_seeds=2"]
+  assert demo.main([*words, f"--out_dir={tmp_path}"]) == 0, capsys.readouterr().err
+  assert titles == ["4 methods on mnist, 2 seeds"]

@@ -446,6 +446,19 @@ def test_intervals_end_where_shares_do(draw):
   assert -2 < low <= 0 and 100 <= high < 102
 
 
+def test_an_interval_of_negative_numbers_is_whole(draw_figure):
+  """R2 has no least value; the ends were distances below 0."""
+  curves = {"validation": {"r2": np.array([[-0.5], [0.1]])}}
+  setting = sweeps.Setting({"client_lr": "1"}, pathlib.Path(), (0, 1), [1], curves)
+  axis = draw_figure(
+    sweeps.draw_sweep,
+    sweeps.SweepTable([setting], "validation", "r2", "final"),
+    "title",
+  ).axes[0]
+  low, high = np.array(axis.collections[0].get_segments())[0, :, 1]
+  assert low < -0.5 and (low + high) / 2 == pytest.approx(-0.2)
+
+
 def test_lines_with_the_same_values_stand_side_by_side(draw):
   first, second = (bars.lines[0] for bars in draw(("1", "2"), (0.5, 0.6)).containers)
   np.testing.assert_array_equal(first.get_ydata(), second.get_ydata())

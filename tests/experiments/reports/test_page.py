@@ -68,6 +68,20 @@ def _figure(runs):
   return page._curves(runs, styles.line_styles(runs), "accuracy", "global", "rounds")
 
 
+def test_a_band_ends_where_its_metric_does(tmp_path):
+  """One of negative numbers ended above its mean."""
+  values = [[-0.5], [-0.25]]
+  result = fa.load_run(made_runs.write(tmp_path, [[0.25], [0.75]], loss=values))
+  result.metrics["global"] |= {"r2": np.array(values), "mse": np.array([[0.1], [3]])}
+  for metric, end in (("r2", -0.375), ("mse", 0.155), ("accuracy", 0)):
+    band, _ = page._curve(result, "global", metric)
+    low = band[-1]
+    if metric == "r2":
+      assert low < end
+    else:
+      assert low == pytest.approx(end)
+
+
 def choose(figure, menu, words):
   """Does what Plotly does at a choice from a menu."""
   (button,) = [
@@ -79,6 +93,22 @@ def choose(figure, menu, words):
   figure.plotly_update(*button.args)
 
 
+def test_a_panel_may_have_a_metric_of_its_own(runs, tmp_path):
+  run = {"FedAvg": runs["FedAvg"]}
+  page.write_page(
+    tmp_path / "page.html",
+    "Title",
+    {"a": run, "b": run},
+    metric="accuracy",
+    protocol="global",
+    panel_metrics={"b": "loss"},
+  )
+  first, second = made_runs.read_traces(tmp_path / "page.html")[:2]
+  accuracy = np.mean(FIRST, 0)
+  assert first[1]["y"] == pytest.approx(list(100 * accuracy))
+  assert second[1]["y"] == pytest.approx(list(1 - accuracy))
+
+
 def test_every_run_has_a_line_and_a_band(figure):
   bands, lines = figure.data[::2], figure.data[1::2]
   assert [html.unescape(line.name) for line in lines] == ["FedAvg", EVIL, "single"]
@@ -87,7 +117,7 @@ def test_every_run_has_a_line_and_a_band(figure):
   np.testing.assert_allclose(lines[0].y, mean, rtol=1e-5)
   high, low = np.split(np.array(bands[0].y, float), 2)
   np.testing.assert_allclose(high, mean + half, rtol=1e-4)
-  np.testing.assert_allclose(low[::-1], np.maximum(mean - half, mean / 10), rtol=1e-4)
+  np.testing.assert_allclose(low[::-1], np.maximum(mean - half, 0), rtol=1e-4)
   assert bands[2].y == ()  # one seed has no interval
   assert lines[0].x == (5, 10, 15) and bands[0].x == (5, 10, 15, 15, 10, 5)
   for band, line in zip(bands, lines):  # a click on a name switches both
@@ -125,7 +155,7 @@ def test_bands_are_where_there_are_some(tmp_path):
   band, _ = figure.data
   half = stats.t.ppf(0.975, 1) * stats.sem([20, 40])
   assert band.x == (5, 5) and band.line.width > 0  # its outline
-  np.testing.assert_allclose(band.y, [30 + half, 3.0], rtol=1e-4)
+  np.testing.assert_allclose(band.y, [30 + half, 0], rtol=1e-4)
   low, high = figure.layout.yaxis.range
   assert low == 0 and high == 100  # the interval is wider than all shares
   choose(figure, 2, "no bands")

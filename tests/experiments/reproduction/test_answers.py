@@ -123,6 +123,9 @@ def test_one_partition_decides_only_what_is_far_off():
 
   assert words(near, has_one_partition=True) == "undecided: one partition"
   assert words(near) == "worse by 0.9"
+  same = [97.875, 98.125, 98.0]
+  assert words(same, has_one_partition=True) == "undecided: one partition"
+  assert words(same) == "reached"
   assert words(far, has_one_partition=True) == "worse by 6.9"
   assert words([math.inf] * 3, has_one_partition=True) == "undecided: one partition"
 
@@ -163,6 +166,26 @@ def test_answers_of_a_figure_are_kept(tmp_path):
   assert never.ours == "never in 4 runs" and never.values == ((math.inf,) * 2,) * 2
   assert math.isnan(never.mean) and math.isnan(never.ci95)
   assert not answers.read_answers(tmp_path / "none.csv")
+
+
+def test_rounds_that_were_not_run_decide_nothing():
+  """With --scale=quick the target is not reached in the rounds of the claim."""
+
+  def answers_of(end, at=None):
+    runs = [
+      sample_runs.rising(label, at, end=end, seeds=3)
+      for label in ("CLSFSVRG", "FedAvg")
+    ]
+    runs = [sample_runs.pool(run, run) for run in runs]
+    measures = {"rounds_to_98%": verdicts.rounds_until(0.98)}
+    rows = answers.answer_numbers("conjugate", "fig2", runs, measures)
+    return {row.claim: (row.verdict, row.reason) for row in rows}
+
+  not_run = (rule.NOT_TESTABLE, rule.NOT_RUN)
+  assert answers_of(30) == {"48": not_run, ">100": not_run}
+  worse = (rule.WORSE, "never in these rounds")
+  assert answers_of(60) == {"48": worse, ">100": not_run}
+  assert answers_of(60, at=20)["48"] == (rule.BETTER, "by 28 rounds")
 
 
 def measurement(words, *place, **numbers):

@@ -1,15 +1,18 @@
 """Figures: every cell is valid, numbers meet their claims, runs are reused."""
 
 import csv
+import dataclasses
+import math
 import pathlib
 import shutil
+from unittest import mock
 
 import pytest
 
 from experiments import beyond, conjugate, diversified
 from experiments.cli import config, shared_runs
 from experiments.cli import presets as presets_lib
-from experiments.drawing import plots
+from experiments.drawing import dots, plots
 from experiments.reproduction import central_time, figures, report, suite, tuning
 from fedjax_alg import files, registry
 from fedjax_alg.runs import store
@@ -348,6 +351,42 @@ def test_cells_are_checked_before_the_first_run(tmp_path, monkeypatch):
   assert run.identity == good.config.identity
   assert run.values["out_dir"] == str(store.folder_of(tmp_path, run))
   assert not run.values["overwrite"]
+
+
+def test_a_picture_without_numbers_leaves_the_others(tmp_path, capsys):
+  """The pictures after it were not drawn."""
+  pictures = [
+    figures.dot_picture(
+      lambda _, mean=mean: [dots.Dot("p", "r", mean, 0.0)], "x", end=end
+    )
+    for end, mean in (("_a", math.nan), ("_b", 1.0))
+  ]
+  figure = diversified.PAPER.figures["fig1"]._replace(dots=pictures)
+  (tmp_path / "fig1").mkdir()
+  (tmp_path / "fig1" / "fig1_a.png").touch()
+  figures._draw_pictures(
+    diversified.PAPER, "fig1", figure, [mock.Mock()], request(root=tmp_path)
+  )
+  names = {path.name for path in (tmp_path / "fig1").glob("*.png")}
+  assert names == {"fig1_b.png"} and "no figure: " in capsys.readouterr().out
+
+
+def test_a_page_has_the_metric_of_each_panel(tmp_path, monkeypatch):
+  """One of another metric ended the command when all runs were made."""
+  written = mock.Mock()
+  monkeypatch.setattr(figures.page, "write_page", written)
+  monkeypatch.setattr(figures, "load_run", lambda _: "run")
+  first, second = (
+    test_verdicts.flat("A", 0.9, 0.9, panel=panel, protocol="tuned") for panel in "ab"
+  )
+  cell = dataclasses.replace(second.cell, metric="r2")
+  outcomes = [first, second._replace(cell=cell, parts=(second, second))]
+  figure = diversified.PAPER.figures["fig1"]
+  figures._write_page(tmp_path, figure, outcomes, request(root=tmp_path))
+  (_, title, panels), options = written.call_args
+  assert title == f"{figure.title}, partition 1"  # the others are not on it
+  assert panels == {"panel a": {"A": "run"}, "panel b": {"A": "run"}}
+  assert options["panel_metrics"] == {"panel a": figure.metric, "panel b": "r2"}
 
 
 def test_only_the_pages_of_a_stale_picture_are_removed(tmp_path):

@@ -113,6 +113,12 @@ def test_other_data_than_the_papers_decide_nothing():
     )
     assert verdict == word and "; b: " in measured
     assert ("not testable: b" in measured) == (word == "reached")
+  # Nor do they where ours may be better than a claimed range.
+  within = ABOVE._replace(
+    check=lambda runs: ABOVE.check(runs)._replace(holds=False), beyond=ABOVE.check
+  )
+  runs = [*on("a", (), *above), *on("b", stand_in("data"), *below)]
+  assert judge(within, runs)[1:] == ("better", "beyond the range")
   stand_ins = on("b", stand_in("data"), *above)
   assert verdicts.judge_statement(ABOVE, stand_ins)[1] == "not testable"
   # A sentence on every panel that there is does not hold of none.
