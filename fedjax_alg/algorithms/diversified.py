@@ -255,7 +255,10 @@ def group_vectors(
 
 
 def by_model(options: KModelsHParams) -> ModelGrouping:
-  """Groups the trained models; w*_k is the mean of group k (Procedure 2)."""
+  """Groups the trained models; w*_k is the mean of group k (Procedure 2).
+
+  Of the directions outside of the K - 1 components, it is the mean of all (43).
+  """
 
   def regroup(models, vectors, anchors, cohort, stage, scale):
     return group_vectors(options, vectors, models, cohort.present, stage)
