@@ -143,6 +143,8 @@ def distributed(
     OptionError: arguments that exclude each other, JAX has already started, or the
       other processes were not found.
   """
+  if count() > 1:
+    return
   join(
     ProcessOptions(coordinator is None, coordinator, num_processes, process_id),
     host_devices,

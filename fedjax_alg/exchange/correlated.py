@@ -25,6 +25,7 @@ buffers. One band needs nothing: C is the unit matrix.
 import dataclasses
 import functools
 import importlib
+import importlib.metadata
 from typing import Any
 
 import jax
@@ -32,6 +33,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.errors import OptionError
+
+
+def package_version() -> str:
+  """The version of ``jax_privacy``, whose matrices are in programs; "" without it."""
+  try:
+    return importlib.metadata.version("jax-privacy")
+  except importlib.metadata.PackageNotFoundError:
+    return ""
 
 
 @functools.lru_cache(maxsize=8)

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedjax_alg.data.features import Standardize
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import samplers
 from fedjax_alg.engine.late import NoStragglers
@@ -33,6 +34,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.privacy import CorrelatedNoise, Noised
 from fedjax_alg.hparams import HParams
+from fedjax_alg.models.class_weights import BALANCED
 from fedjax_alg.part import Part
 
 #: Message if the accountant is not installed.
@@ -256,6 +258,10 @@ class _RunOptions(Protocol):
   def dropout(self) -> float:
     """The share of participants that are lost."""
 
+  @property
+  def class_weights(self) -> str | None:
+    """The weights of classes in the losses; None: they are equal."""
+
   def rate(self, clients: int) -> float:
     """Computes the share of the clients in a round."""
 
@@ -323,6 +329,16 @@ def check_accounting(
     raise OptionError(
       f"{private}: not with `stragglers`={options.stragglers}, who is one depends on "
       "who else takes part, so a client changes more than its own update"
+    )
+  if options.class_weights == BALANCED:
+    raise OptionError(
+      f"{private}: not with `class_weights`={BALANCED}, which are numbers of all "
+      "clients' examples without noise (allowed: a number for each class)"
+    )
+  if isinstance(data.features, Standardize):
+    raise OptionError(
+      f"{private}: not with `features`={data.features}, means and deviations over all "
+      "clients' examples without noise (scale with known numbers instead)"
     )
   if part.at_clients and options.dropout:
     raise OptionError(

@@ -39,7 +39,9 @@ from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.round import sample_and_run
 from fedjax_alg.engine.windows import KeepingMap
 from fedjax_alg.errors import FAILURES, no_exit
+from fedjax_alg.exchange import correlated
 from fedjax_alg.models import roles, start
+from fedjax_alg.records import accounting
 from fedjax_alg.runs.host_tables import HostTables
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.windowed import (
@@ -538,6 +540,7 @@ def _key(prepared: Prepared) -> str | None:
       (method.entry, constants, method.traced_names),
       *(p.model, p.map_clients, p.spec, p.participation, _rounds_of_call(p)),
       *(p.map_seeds, p.mesh, p.protocols, p.measures),
+      correlated.package_version() if accounting.is_private(method.parts) else "",
       fingerprint.Shapes(arguments),
     )
   except fingerprint.NoFingerprintError:

@@ -378,6 +378,7 @@ def test_what_is_not_accounted_for_is_refused():
     (dict(private=AT_CLIENTS, dropout=0.1), "^private=fixed:at=clients: not with"),
     (dict(deadline_s=1.0), "private=fixed: not with deadline_s"),
     (dict(stragglers="dropped:0.5"), "private=fixed: not with stragglers=dropped:0.5"),
+    (dict(class_weights="balanced"), "private=fixed: not with class_weights=balanced"),
     (dict(sampler=lambda *args: args[0].size[:5]), "^sampler: with private only"),
   ):
     with pytest.raises(ValueError, match=why):
@@ -385,6 +386,7 @@ def test_what_is_not_accounted_for_is_refused():
   for options, why in (
     (dict(newcomers_at=((1, 2),)), "newcomers_at"),
     (dict(shift="swap_all:1"), "shift"),
+    (dict(features="standardize"), "features=standardize"),
   ):
     changing = fa.federate("digits", num_clients=12, partition="iid", **options)
     with pytest.raises(ValueError, match=f"^private=fixed: not with `?{why}"):

@@ -17,6 +17,8 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.data import federate
 from fedjax_alg.engine import checkpoint, compiling, sharding
+from fedjax_alg.engine.sampling import CyclicSampling
+from fedjax_alg.exchange import correlated
 from fedjax_alg.models import as_model
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import programs as programs_lib
@@ -306,6 +308,20 @@ def test_code_of_ones_own_has_no_key(fed, monkeypatch):
   model = ours._replace(apply=lambda params, x: ours.apply(params, x))
   assert programs_lib._key(prepare(method(), fed, OPTIONS, model=ours))
   assert programs_lib._key(prepare(method(), fed, OPTIONS, model=model)) is None
+
+
+def test_the_matrices_of_correlated_noise_are_those_of_a_version(fed, monkeypatch):
+  """Else noise of one version met the sensitivity of another."""
+  _store(monkeypatch)
+  options = dataclasses.replace(OPTIONS, sampling=CyclicSampling())
+  keys = []
+  for version in ("1.0", "1.1"):
+    monkeypatch.setattr(correlated, "package_version", lambda: version)  # noqa: B023
+    keys += [
+      programs_lib._key(prepare(of, fed, options))
+      for of in (method(private="ftrl:bands=1"), method())
+    ]
+  assert keys[0] != keys[2] and keys[1] == keys[3] and None not in keys
 
 
 _TWICE = """
