@@ -192,6 +192,6 @@ def _row(question: Question, memory: Mapping[str, np.ndarray]) -> tuple[PyTree, 
   if not question.counted or "round" not in memory:  # or of another run
     return None, question.counted > 0
   last = int(memory["round"])
-  return memory.get("after" if last == question.counted else "before"), (
-    last < question.counted
-  )
+  if last < question.counted:  # as of a backup; what came before it is older still
+    return None, True
+  return memory.get("after" if last == question.counted else "before"), False

@@ -98,15 +98,17 @@ def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
   app = library("flwr.clientapp").ClientApp()
 
   @functools.cache
-  def client_of(number: int) -> Client:
+  def client_of(number: Any) -> Client:
     prepared = _prepare(place)
-    names = prepared.federation.names_in_data
+    names, count = prepared.federation.names_in_data, prepared.spec.num_clients
+    if number not in range(count):
+      raise OptionError(f"partition-id={number}: must be from 0 to {count - 1}")
     client = number if names is None else str(names[number])
     return Client(Code(prepared), number, *shard(client))
 
   @app.query("join")
   def join(message, context):
-    client = client_of(context.node_config["partition-id"])
+    client = client_of(context.node_config.get("partition-id"))
     return message_of(
       _pack(_NOTHING, {"client": client.client, "examples": client.size}),
       reply_to=message,
@@ -199,6 +201,21 @@ class Network:
     ).items():
       client, examples = reply.content[_METADATA].values()
       self._met.add(node)
+      if client not in range(len(self._names)):
+        _LOG.warning(
+          "node %s: ignored, its partition-id %s is not from 0 to %d",
+          node,
+          client,
+          len(self._names) - 1,
+        )
+        continue
+      if self._nodes.get(client) in present:  # or Flower has not missed it yet
+        _LOG.warning(
+          "client %s: nodes %s and %s have its partition-id; only the last is asked",
+          self._names[client],
+          self._nodes[client],
+          node,
+        )
       self._nodes[client], self.sizes[client] = node, examples
       _LOG.info("client %s: there, %d examples", self._names[client], examples)
     return present
@@ -285,24 +302,38 @@ def serve(
   prepared, out = _prepare(folder, test), files.expand_path(options["out"])
   network = Network(grid, prepared.federation.client_names, float(options["timeout"]))
   network.wait(float(options["wait"]))
-  server = Server(prepared, network.sizes, network.ask, out / "checkpoints")
+  server = Server(
+    prepared,
+    network.sizes,
+    network.ask,
+    out / "checkpoints",
+    files.sha256(folder / "config.json"),
+  )
   server.start()
   _LOG.info("goes on after round %d", server.round)
   run, privacy = prepared.options, prepared.privacy()
   assert run.rounds is not None
-  while server.round < run.rounds:
-    server.sizes = network.sizes.copy()
-    row = server.play()._asdict() | network.beside
+
+  def finish(row: dict[str, Any]) -> None:
+    """Writes all that is left of a round after its checkpoint."""
     if privacy is not None:
       row["epsilon"] = privacy.epsilon(server.round)
-    last = server.round == run.rounds
-    if test is not None and (last or server.round % run.eval_every == 0):
+    if test is not None and (
+      server.round == run.rounds or server.round % run.eval_every == 0
+    ):
       row |= server.evaluate()
-    _LOG.info("%s", row)
-    with open(out / "rounds.jsonl", "a", encoding="utf-8") as file:
-      file.write(json.dumps(row) + "\n")
-    if options["every_round"] or last:
+    if options["every_round"]:
       _write_models(server, out / "models")
+    _write_line(row, out)
+
+  if server.last is not None and not _has_line(server.round, out):  # killed in between
+    finish(server.last._asdict())
+  while server.round < run.rounds:
+    server.sizes = network.sizes.copy()
+    finish(server.play()._asdict() | network.beside)
+  # Every time: whoever was killed may not have come to it, or have forgotten since.
+  _write_models(server, out / "models")
+  server.sizes = network.sizes.copy()
   _forget(server, str(options.get("forget", "")), out, test is not None)
   return server
 
@@ -320,15 +351,29 @@ def _forget(server: Server, words: str, out: pathlib.Path, evaluates: bool) -> N
     [client for client in ids if not inside or any(of[client] for of in inside)]
   ].tolist()
   if not rest:
+    server.remove_earlier()  # whoever has forgotten them may have been killed before
     return
   row = server.forget(rest)._asdict()
   row["forgotten"] = row["asked"]
   if evaluates:
     row |= server.evaluate()
+  _write_line(row, out)
+  _write_models(server, out / "models")
+
+
+def _has_line(number: int, out: pathlib.Path) -> bool:
+  """Whether a round is in the log."""
+  path, begin = out / "rounds.jsonl", f'{{"round": {number},'
+  return path.is_file() and any(
+    line.startswith(begin) for line in path.read_text("utf-8").splitlines()
+  )
+
+
+def _write_line(row: Mapping[str, Any], out: pathlib.Path) -> None:
+  """Adds a line to the log; it begins with the round."""
   _LOG.info("%s", row)
   with open(out / "rounds.jsonl", "a", encoding="utf-8") as file:
     file.write(json.dumps(row) + "\n")
-  _write_models(server, out / "models")
 
 
 def _write_models(server: Server, folder: pathlib.Path) -> None:

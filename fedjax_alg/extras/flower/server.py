@@ -41,7 +41,7 @@ class Round(NamedTuple):
   ledger_down: int | None  #: what the simulation counts of these; None: nothing
   ledger_up: int | None
   clients_s: float  #: seconds of waiting for answers
-  server_s: float  #: seconds of all else
+  server_s: float  #: seconds of all else but the checkpoint
   #: None of a method in closed form; NaN if no participant answered
   train_loss: float | None
 
@@ -97,6 +97,7 @@ class Server:
     sizes: np.ndarray,
     ask: Ask,
     folder: pathlib.Path | None = None,
+    app: str = "",
   ):
     """Makes the server of a run before round 1.
 
@@ -105,8 +106,10 @@ class Server:
       sizes: [C], the clients' examples.
       ask: sends questions and waits for the answers.
       folder: where checkpoints are; None: nowhere.
+      app: names the app in its checkpoints, as the hash of its config does.
     """
     self.prepared, self._ask, self._folder = prepared, ask, folder
+    self._app = app
     self.sizes = np.array(sizes, np.int32)  #: 0 for who has not joined yet
     self._numbers, self._keys = trees.index((prepared.numbers, prepared.keys), 0)
     #: (stage, question, round or None) -> its program, which servers of one
@@ -116,6 +119,7 @@ class Server:
     self.counted = np.zeros(len(sizes), np.int32)  #: ``Question.counted`` [C]
     self.round = 0  #: rounds run
     self.state: Any = None  #: the state after them
+    self.last: Round | None = None  #: the record of the last of them
     slots, sampler, _ = prepared.participation
     self._draw = jax.jit(
       lambda sizes, keys, number: sampler(
@@ -135,7 +139,8 @@ class Server:
     """Computes the state before round 1, or reads the newest checkpoint.
 
     Raises:
-      CheckpointError: a checkpoint is of another app.
+      CheckpointError: a checkpoint is of another app, or of a version of the library
+        that did not say of which.
     """
     everybody = np.ones(self.prepared.spec.cohort_size, bool)
     folder = self._folder
@@ -149,7 +154,13 @@ class Server:
       (blocks, last_counted), header, _ = checkpoint.load_latest(
         folder, (_blocks(template), self.counted)
       )
+      if header.get("app") != self._app:
+        raise checkpoint.CheckpointError(
+          f"{folder}: has checkpoints of another app, or of an earlier version of the "
+          "library; remove the folder to start over"
+        )
       self.counted, self.round = np.array(last_counted), header["round"]
+      self.last = Round(**header["last"])
       self.state = self._place(
         split.tree_map(
           lambda leaf, block: leaf.with_block(block),
@@ -171,6 +182,23 @@ class Server:
     """Puts a state where rounds leave theirs, so that all are one program."""
     return sharding.replicate(state, self.prepared.mesh)
 
+  def _save(self) -> None:
+    """Writes the checkpoint of this round."""
+    if self._folder is not None:
+      assert self.last is not None
+      checkpoint.save(
+        self._folder,
+        (_blocks(self.state), self.counted),
+        self.round,
+        {"app": self._app, "last": self.last._asdict()},
+      )
+
+  def remove_earlier(self) -> None:
+    """Removes all checkpoints but the newest."""
+    if self._folder is not None:
+      for path in checkpoint.checkpoint_paths(self._folder)[1:]:
+        path.unlink()
+
   def play(self) -> Round:
     """Runs a round, without those who do not answer in time."""
     began, traffic = time.monotonic(), _Traffic()
@@ -185,10 +213,8 @@ class Server:
         arrived &= ~np.isin(ids, lost.args[0])
     self.state, self.round = state, self.round + 1
     self.counted[ids[arrived]] = self.round
-    if self._folder is not None:
-      checkpoint.save(self._folder, (_blocks(self.state), self.counted), self.round, {})
     cost, participants, answered = aux.cost, ids[present], ids[arrived]
-    return Round(
+    self.last = Round(
       self.round,
       self._names_of(participants),
       self._names_of(np.setdiff1d(participants, answered)),
@@ -199,6 +225,8 @@ class Server:
       time.monotonic() - began - traffic.seconds,
       float(aux.server["train_loss"]) if "train_loss" in aux.server else None,
     )
+    self._save()
+    return self.last
 
   def forget(self, clients: int | str | Iterable[int | str]) -> Round:
     """Computes the model as if some clients had never taken part.
@@ -213,7 +241,7 @@ class Server:
     Raises:
       OptionError: see ``unlearning.revision.forget``; of a network only the sums of the
         last step can be changed, as later ones would have to be played again; or
-        a client does not answer.
+        a client is not connected or does not answer.
       NonFiniteError: see ``unlearning.revision.forget``.
     """
     revision = optional.load_extra("unlearning.revision", "forget")
@@ -234,6 +262,9 @@ class Server:
     if first + 1 < solved:
       raise OptionError(revision.why_refit(first, solved, names[ids], revision.FORGET))
     try:
+      # A stage asks nobody without examples, and would subtract nothing.
+      if absent := [client for client in ids if not self.sizes[client]]:
+        raise _Lost(absent)
       leaving = np.isin(np.arange(p.spec.num_clients), ids)
       state, _ = self._run_stage("forget", leaving, traffic, first)
     except _Lost as lost:
@@ -243,9 +274,8 @@ class Server:
       ) from None
     revision.check_finite(state, method, "those who are left")
     self.state = state
-    if self._folder is not None:
-      checkpoint.clear(self._folder)
-      checkpoint.save(self._folder, (_blocks(self.state), self.counted), self.round, {})
+    self._save()
+    self.remove_earlier()  # only now, so that there is one at any moment
     return Round(
       self.round,
       self._names_of(np.array(ids)),

@@ -2,8 +2,8 @@
 
 import functools
 import json
-import pathlib
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import data
-from fedjax_alg.engine import samplers
+from fedjax_alg.engine import checkpoint, samplers
 from fedjax_alg.extras.flower import export, flower, remote, setting
 from fedjax_alg.extras.flower.client import Client, Code
-from fedjax_alg.extras.flower.server import Server, _Piece
+from fedjax_alg.extras.flower.server import Server, _blocks, _Piece
 from fedjax_alg.runs.plan import from_keywords
 from tests import problems, shared_programs
 
@@ -90,12 +90,13 @@ class Machines:
         answers[client] = answer
     return answers
 
-  def server(self, folder=None):
+  def server(self, folder=None, app=""):
     server = Server(
       self.code.prepared,
       federation().data.train.size,
       lambda questions: self.ask(questions),
       folder,
+      app,
     )
     server.pieces, draw = self.programs
     draw.append(server._draw)
@@ -209,6 +210,47 @@ def test_a_client_leaves_the_server_of_a_method_in_closed_form(tmp_path):
   with pytest.raises(fa.OptionError, match="^forget=H9: no client of this name"):
     flower._forget(again, "H1,H9", tmp_path, evaluates=False)
   assert len((tmp_path / "rounds.jsonl").read_text().splitlines()) == 1
+
+
+FITTED = (("rounds", 1), ("store_sums", True))
+
+
+def test_who_is_not_connected_is_not_forgotten():
+  machines = Machines("fedacnnl", FITTED)
+  server = machines.server()
+  server.play()
+  machines.asked.clear()
+  server.sizes[3] = 0
+  with pytest.raises(fa.OptionError, match="^clients=H3: no answer, so nothing"):
+    server.forget(["H2", "H3"])
+  assert not machines.asked
+  server.forget("H2")  # whoever else is not connected does not matter
+
+
+def test_forgetting_leaves_a_checkpoint_at_any_moment(tmp_path, monkeypatch):
+  machines, save = Machines("fedacnnl", FITTED), checkpoint.save
+  server = machines.server(tmp_path)
+  server.play()
+  models = server.global_params()
+  (newest,) = checkpoint.checkpoint_paths(tmp_path)
+  (tmp_path / "round_00000000.ckpt").write_bytes(newest.read_bytes())
+
+  def killed(*args):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(checkpoint, "save", killed)
+  with pytest.raises(KeyboardInterrupt):
+    server.forget("H2")
+  monkeypatch.setattr(checkpoint, "save", save)
+  again = machines.server(tmp_path)
+  problems.assert_equal(again.global_params(), models)
+  # Killed once more, before it removes what has the sums: the next call does it.
+  monkeypatch.setattr(again, "remove_earlier", killed)
+  with pytest.raises(KeyboardInterrupt):
+    again.forget("H2")
+  assert len(checkpoint.checkpoint_paths(tmp_path)) == 2
+  flower._forget(machines.server(tmp_path), "H2", tmp_path, evaluates=False)
+  assert checkpoint.checkpoint_paths(tmp_path) == [newest]
 
 
 @pytest.mark.parametrize(
@@ -342,6 +384,39 @@ def test_a_server_goes_on_from_its_checkpoint(tmp_path):
     problems.assert_close(second.global_params(), models[number])
 
 
+def test_checkpoints_of_another_app_are_refused(tmp_path):
+  machines = Machines("scaffold")
+  server = machines.server(tmp_path, "ours")
+  server.play()
+  assert machines.server(tmp_path, "ours").round == 1
+  with pytest.raises(checkpoint.CheckpointError, match="of another app, or"):
+    machines.server(tmp_path, "another")
+  # As an earlier version has written it.
+  checkpoint.save(tmp_path, (_blocks(server.state), server.counted), 1, {})
+  with pytest.raises(checkpoint.CheckpointError, match="remove the folder"):
+    machines.server(tmp_path, "ours")
+
+
+def test_what_the_last_round_writes_is_written_after_a_kill(tmp_path, monkeypatch):
+  machines = Machines("scaffold")
+  network = types.SimpleNamespace(
+    sizes=np.array(SIZES), ask=machines.ask, wait=lambda seconds: None, beside={}
+  )
+  monkeypatch.setattr(flower, "_prepare", lambda *args: machines.code.prepared)
+  monkeypatch.setattr(flower, "Network", lambda *args: network)
+  monkeypatch.setattr(flower, "Server", lambda *args: machines.server(*args[3:]))
+  (tmp_path / "config.json").write_text("{}")
+  app = flower.files.sha256(tmp_path / "config.json")
+  server = machines.server(tmp_path / "checkpoints", app)
+  rows = [server.play() for _ in range(ROUNDS)]
+  of_app = dict(out=str(tmp_path), timeout=1.0, wait=0.0, every_round=False)
+  for _ in range(2):
+    flower.serve(tmp_path, None, of_app, None)
+    (line,) = (tmp_path / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(line) == rows[-1]._asdict()
+    assert (tmp_path / "models" / f"round_{ROUNDS}.npz").is_file()
+
+
 def test_a_client_says_that_it_has_lost_what_it_kept():
   machines = Machines("scaffold")
   questions = {}
@@ -358,12 +433,67 @@ def test_a_client_says_that_it_has_lost_what_it_kept():
   answer = machines.clients[client].answer
   assert not answer(later, body, machines.memory[client])[2]
   assert answer(later, body, {})[2]
+  # What it kept is of an earlier round, so it starts from a new one.
+  memory = machines.memory[client]
+  old = memory | {"before": memory["after"], "round": np.array(1)}
+  later = later._replace(round=3, counted=2)
+  sent, kept, lost = answer(later, body, old)
+  new_sent, new_kept, _ = answer(later, body, {})
+  assert lost
+  problems.assert_equal((sent, kept["after"]), (new_sent, new_kept["after"]))
 
 
 def test_examples_of_another_shape_are_refused():
   machines = Machines("scaffold")
   with pytest.raises(fa.OptionError, match=r"shard\(0\): 3 examples of shape"):
     Client(machines.code, 0, np.zeros((3, 5)), np.zeros(3))
+
+
+def test_a_partition_id_that_is_nobodys_is_refused(monkeypatch):
+  """By the client, and by the server, which says if two nodes have the same."""
+  joins, said = [], []
+  app = types.SimpleNamespace(
+    query=lambda name: joins.append, train=lambda: lambda function: function
+  )
+  monkeypatch.setattr(
+    flower,
+    "library",
+    lambda name: types.SimpleNamespace(Message=None, ClientApp=lambda: app),
+  )
+  prepared = code_and_clients("scaffold")[0].prepared
+  monkeypatch.setattr(flower, "_prepare", lambda *args: prepared)
+  flower.client_app("app", federation().client)
+  for number in (-1, CLIENTS, "0", None):
+    context = types.SimpleNamespace(node_config={"partition-id": number})
+    with pytest.raises(fa.OptionError, match=f"^partition-id={number}: must be from 0"):
+      joins[0](None, context)
+
+  monkeypatch.setattr(flower._LOG, "warning", lambda text, *a: said.append(text % a))
+  monkeypatch.setattr(flower, "_pack", lambda *args: None)
+  ids = {10: 0, 11: CLIENTS, 12: -1, 13: 1}  # node -> partition-id
+  grid = types.SimpleNamespace(get_node_ids=lambda: list(ids))
+  network = flower.Network(grid, np.array(NAMES), 1.0)
+  network._exchange = lambda contents, kind, group: {
+    node: types.SimpleNamespace(
+      content={flower._METADATA: {"client": ids[node], "examples": 20}}
+    )
+    for node in contents
+  }
+  network.meet()
+  assert network._nodes == {0: 10, 1: 13} and network.sizes.tolist() == [20, 20, 0, 0]
+  assert [text.split(",")[0] for text in said] == [
+    "node 11: ignored",
+    "node 12: ignored",
+  ]
+  ids[14] = 1
+  network.meet()
+  assert said[2:] == [
+    "client H1: nodes 13 and 14 have its partition-id; only the last is asked"
+  ]
+  del ids[14]
+  ids[15] = 1  # restarted
+  network.meet()
+  assert network._nodes[1] == 15 and len(said) == 3
 
 
 class Grid:
@@ -418,6 +548,6 @@ def test_a_run_of_the_apps_is_that_of_fa_run(tmp_path, identity):
   assert [line["round"] for line in lines] == [1, 2, 3, 4]
   assert 0.0 < lines[-1]["accuracy"] < 1.0
   assert all(0 < line["beyond_up"] < 2000 for line in lines)
-  assert {
-    path.name for path in pathlib.Path(tmp_path / "out" / "models").iterdir()
-  } == {f"round_{number}.npz" for number in (1, 2, 3, 4)}
+  assert {path.name for path in (tmp_path / "out" / "models").glob("*.npz")} == {
+    f"round_{number}.npz" for number in (1, 2, 3, 4)
+  }
