@@ -6,6 +6,7 @@ reads one of the modules has to read the other first, and neither can be moved.
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -122,3 +123,31 @@ def test_a_run_does_without_pandas(tmp_path):
   assert run.returncode == 0, run.stderr
   for name in ("run", "run_command"):
     assert (tmp_path / name / "metrics.csv").exists()
+
+
+def test_imports_go_downwards_as_the_page_on_architecture_says():
+  """Who reads a module needs none that the page names after it."""
+  page = (_ROOT / "docs" / "architecture.md").read_text("utf-8")
+  _, _, part = page.partition("Imports only go downwards, in this order:\n\n")
+  rank: dict[str, int] = {}
+  for line in part.partition("\n\n")[0].splitlines():
+    for names in line.partition(". ")[2].split("then "):
+      rank |= dict.fromkeys(re.findall(r"\w+", names.replace(" and ", " ")), len(rank))
+  modules, upwards, unnamed = modules_of(_ROOT), [], set()
+
+  def place(module):
+    top, *inner = module.split(".")
+    return top if top != "fedjax_alg" else (inner or [""])[0]
+
+  for module in modules:
+    mine = place(module)
+    if mine in ("", "_version", "extras", "benchmarks"):
+      continue
+    if mine not in rank:
+      unnamed.add(mine)
+      continue
+    for name in imports_of(module, modules):
+      its = place(name)
+      if rank.get(its, -1) > rank[mine] or (its == "extras" and mine != "experiments"):
+        upwards.append(f"{module} imports {name}")
+  assert not unnamed and not upwards

@@ -41,6 +41,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
 from fedjax_alg.exchange.privacy import Noised, NoPrivacy
 from fedjax_alg.hparams import HParams, field_like, hyper, is_zero
+from fedjax_alg.least_squares.closed_form import Sums
 from fedjax_alg.least_squares.moments import Moments
 from fedjax_alg.part import forms
 
@@ -130,11 +131,11 @@ def noise(options: NoisedMoments, total: Moments, key: Key) -> Moments:
   return Moments(*scaled)
 
 
-def add_noise(total: Moments, sample: Moments) -> Moments:
-  """The sums that are released."""
+def add_noise(total: Sums, sample: Sums) -> Sums:
+  """The sums that are released, in the dtype of the total."""
+  # Noise of another shape would be broadcast: several sums would share a number.
   chex.assert_trees_all_equal_shapes(total, sample)
-  total = jax.tree.map(lambda sums, part: sums + part.astype(sums.dtype), total, sample)
-  return total
+  return jax.tree.map(lambda sums, part: sums + part.astype(sums.dtype), total, sample)
 
 
 def definite(options: NoisedMoments, gram: Float[Array, "D D"]) -> Float[Array, "D D"]:

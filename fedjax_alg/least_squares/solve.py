@@ -51,6 +51,12 @@ def _at_least_one(x: Array) -> Array:
   return jnp.maximum(x, jnp.ones((), x.dtype))
 
 
+def _rows(moments: Moments, layer: Layer) -> Array:
+  """The number of examples, at least 1, times positions."""
+  count = _at_least_one(moments.number)
+  return count * jnp.asarray(layer.positions, count.dtype)
+
+
 def problem(
   moments: Moments,
   layer: Layer,
@@ -84,7 +90,7 @@ def problem(
   )
   maps, counts = moments.classes, moments.counts
   positions = jnp.asarray(layer.positions, counts.dtype)
-  rows = _at_least_one(moments.number * positions)
+  rows = _rows(moments, layer)
   if high_pass:
     maps = codes.high_passed(maps)
   by_class = layer.unfold(maps)  # [L, positions, d]
@@ -297,7 +303,7 @@ def fitted_weights(
   Returns:
     W [d, width] and b [width].
   """
-  mean = moments.total / _rows(_counts(moments), layer)
+  mean = moments.total / _rows(moments, layer)
   return weights_by_means(fit, equations.mix, equations.target, mean, bias)
 
 
@@ -400,17 +406,6 @@ def log_odds(
   return _product(kernel, turn), prior - bend - _product(mean[None], turn)[0]
 
 
-def _counts(moments: Moments) -> Array:
-  """Numbers that add up to that of the examples."""
-  return moments.counts if moments.rows is None else moments.rows
-
-
-def _rows(counts: Array, layer: Layer) -> Array:
-  """The number of examples, at least 1, times positions."""
-  count = _at_least_one(counts.sum())
-  return count * jnp.asarray(layer.positions, count.dtype)
-
-
 def output_std(
   kernel: Float[Array, "d width"], moments: Moments, layer: Layer
 ) -> Float[Array, " width"]:
@@ -425,7 +420,7 @@ def output_std(
     [width]; 1 for a constant output.
   """
   chex.assert_shape((kernel, moments.total), ((layer.fan_in, None), (layer.fan_in,)))
-  rows = _rows(_counts(moments), layer)
+  rows = _rows(moments, layer)
   mean = _product((moments.total / rows)[None], kernel)[0]
   square = (_product(moments.gram, kernel) * kernel).sum(0) / rows
   variance = square - mean * mean

@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array
+from fedjax_alg.tasks import PADDING
 
 EMBEDDINGS = ("frozen", "learned")
-PADDING = 0  #: the token that marks padding
 
 _EMBEDDING_SEED = 0
 

@@ -74,22 +74,27 @@ def _check_layer(kind: type, name: str, where: str) -> None:
 
 
 def _arguments(
-  args: tuple[Any, ...], kwargs: dict[str, Any], mask: Array | None, running: bool
-) -> tuple[Any, dict[str, Any]]:
-  """The input of a layer, and its keywords with those of a ``Reading``."""
-  x = args[0] if args else kwargs["x"]
-  kwargs = {name: value for name, value in kwargs.items() if name != "x"}
-  kwargs["use_running_average"] = running
+  call: Callable[..., Any],
+  args: tuple[Any, ...],
+  kwargs: Mapping[str, Any],
+  mask: Array | None,
+  running: bool,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+  """The arguments of a call of a layer, two of them as a ``Reading`` has them."""
+  bound = inspect.signature(call).bind(*args, **kwargs)
+  arguments = bound.arguments
+  arguments["use_running_average"] = running
   if mask is not None and not running:
+    x = (*bound.args, *bound.kwargs.values())[0]
     if x.shape[0] != mask.shape[0]:
       raise OptionError(
         f"`model`: a layer with state gets {list(x.shape)} for "
         f"{mask.shape[0]} examples, its first axis must be theirs"
       )
     rows = mask.reshape((-1,) + (1,) * (x.ndim - 1))
-    call_mask = kwargs.get("mask")
-    kwargs["mask"] = rows if call_mask is None else jnp.logical_and(rows, call_mask)
-  return x, kwargs
+    call_mask = arguments.get("mask")
+    arguments["mask"] = rows if call_mask is None else jnp.logical_and(rows, call_mask)
+  return bound.args, bound.kwargs
 
 
 # flax.linen
@@ -139,12 +144,14 @@ def linen_reading(
     if state_names is None or context.method_name != "__call__":
       return next_fun(*args, **kwargs)
     running = not reading.of_batch or bool(state_names & reading.fixed)
-    x, kwargs = _arguments(args, kwargs, reading.mask, running)
+    # Of this very method: a layer may call that of its superclass.
+    method = context.orig_method
+    args, kwargs = _arguments(method, args, kwargs, reading.mask, running)
     # A linen layer refuses an argument that is one of its fields, too.
     previous = getattr(layer, "use_running_average", None)
     object.__setattr__(layer, "use_running_average", None)
     try:
-      return next_fun(x, **kwargs)
+      return next_fun(*args, **kwargs)
     finally:
       object.__setattr__(layer, "use_running_average", previous)
 
@@ -188,8 +195,10 @@ def _reading_class(kind: type) -> type:
   """A layer with state whose calls follow ``nnx_reading``."""
 
   def call(self, *args, **kwargs):
-    x, kwargs = _arguments(args, kwargs, _rows.get(), self.use_running_average)
-    return kind.__call__(self, x, **kwargs)
+    method = functools.partial(kind.__call__, self)
+    running = self.use_running_average
+    args, kwargs = _arguments(method, args, kwargs, _rows.get(), running)
+    return method(*args, **kwargs)
 
   return type(kind)(kind.__name__, (kind,), {"__call__": call})
 

@@ -9,8 +9,7 @@ from flax import linen as nn
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array
-
-PADDING = 0  #: the token that nobody attends to
+from fedjax_alg.tasks import PADDING
 
 
 class TransformerBlock(nn.Module):
@@ -55,6 +54,8 @@ class TransformerModule(nn.Module):
       jnp.tril(jnp.ones((length, length), bool))[None, None]
       & ((x != PADDING)[:, None, None, :])
     )
+    # The softmax over no place is uniform over all of them, also over later ones.
+    mask |= ~mask.any(-1, keepdims=True) & jnp.eye(length, dtype=bool)[None, None]
     kind = nn.remat(TransformerBlock) if self.remat else TransformerBlock
     for block in range(self.blocks):
       # The name is that of earlier checkpoints.

@@ -52,7 +52,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
 from fedjax_alg.grouping import kmeans, nearest_centre
-from fedjax_alg.least_squares import heads
+from fedjax_alg.least_squares import heads, private
 from fedjax_alg.least_squares.closed_form import ClosedFormStep, StepContext, Sums
 from fedjax_alg.rounds import ledger
 from fedjax_alg.typing import PyTree
@@ -429,9 +429,7 @@ def _with_total(
 
   def solve(total, noise):
     if step.statistics.noise is not None:
-      total = jax.tree.map(
-        lambda sums, part: sums + part.astype(sums.dtype), total, noise
-      )
+      total = private.add_noise(total, noise)
     bits = to_bits(total) if method.store_sums else ()
     if method.num_groups == 1:
       total = trees.repeat(total, 1)

@@ -408,7 +408,8 @@ def compare(
   You get the curves, tables and costs of all runs. Runs with the same data, partition
   and seeds (in any order) are paired with the baseline by seed: mean and 95 %
   interval of the differences, a paired t test, and Holm's correction for the number
-  of tests. There are no rank tests, because they have no power with few seeds: the
+  of tests. Runs of equal partitions, one seed each, are paired by partition, whatever
+  their seeds. There are no rank tests, because they have no power with few seeds: the
   smallest p value of Wilcoxon's test is 2 / 2^n, for example 0.25 with three seeds
   and 0.06 with five.
 
@@ -618,16 +619,24 @@ def _why_not_paired(first: RunResult, second: RunResult) -> str:
   """Explains why two runs cannot be compared seed by seed; "" if they can be."""
   hashes, others = _hashes(first), _hashes(second)
   if list(map(pair_hash, hashes)) != list(map(pair_hash, others)):
-    same_data = [of.get("data") for of in hashes] == [of.get("data") for of in others]
-    return "the partition differs" if same_data else "the data differ"
+    if not {of.get("data") for of in hashes} & {of.get("data") for of in others}:
+      return "the data differ"
+    if len(hashes) != len(others):
+      return f"the number of partitions differs ({len(hashes)}, not {len(others)})"
+    return "the partition differs"
   for name in _LATER:
     # As text: a run from a folder has lists where one in memory has tuples.
     mine, its = (_as_text(run.facts["data"].get(name)) for run in (first, second))
     if mine != its:
       return f"--{name} differs ({mine}, not {its})"
-  if sorted(first.seeds) != sorted(second.seeds):
+  if not _by_partition(first, second) and sorted(first.seeds) != sorted(second.seeds):
     return f"the seeds differ ({_as_text(first.seeds)}, not {_as_text(second.seeds)})"
   return ""
+
+
+def _by_partition(first: RunResult, second: RunResult) -> bool:
+  """Whether two runs have a seed for each partition, and are paired by these."""
+  return isinstance(first, PooledResult) and isinstance(second, PooledResult)
 
 
 def _hashes(result: RunResult) -> list[dict[str, str]]:
@@ -682,9 +691,10 @@ def _notes(line: Line, base: Line) -> tuple[str, ...]:
 
 def _pair(line: Line, base: Line, score: str) -> PairedRuns:
   """A run against a baseline; ``holm`` is not known yet."""
-  values = dict(zip(line.result.seeds, line.scores[score].values))
-  ours = np.array([values[seed] for seed in base.result.seeds])
-  its = np.array(base.scores[score].values)
+  ours, its = (np.array(side.scores[score].values) for side in (line, base))
+  if not _by_partition(line.result, base.result):
+    values = dict(zip(line.result.seeds, ours))
+    ours = np.array([values[seed] for seed in base.result.seeds])
   difference = estimate_mean(ours - its)
   if len(ours) > 1 and np.ptp(ours - its) <= 1e-12 * np.abs(ours).max():
     # Equal but for rounding.

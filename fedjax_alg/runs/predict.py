@@ -69,7 +69,9 @@ class Predictor(NamedTuple):
     outputs = self.outputs(params, self.preprocessing.apply(x))
     if proba:
       return _PROBABILITIES[name](outputs)
-    predictions = _PREDICTIONS.get(name, lambda outputs: outputs)(outputs)
+    if name not in _PREDICTIONS:
+      return outputs
+    predictions = _PREDICTIONS[name](outputs)
     encoding = self.preprocessing.encoding
     if self.task.has_classes and encoding is not None and encoding.classes is not None:
       return _names(encoding.classes)[predictions]
@@ -120,6 +122,22 @@ def make_predictor(model: Model, preprocessing: Preprocessing) -> Predictor:
     return objective.logits(model, params, x, mask=mask)
 
   return Predictor(preprocessing, tasks.of(model), apply)
+
+
+def caution_of_batch(facts: Facts) -> str:
+  """Warns of predictions that depend on the other rows; "" if they do not.
+
+  Args:
+    facts: the config.json of the run.
+  """
+  statistics = facts["plan"].get("roles", {}).get("state", 0)
+  if facts["run"].get("model_state") != "batch" or not statistics:
+    return ""
+  return (
+    "`model_state`=batch: a prediction depends on the rows that are predicted with it, "
+    f"up to {_ROWS}, by whose statistics it is normalized (with global or local it "
+    "does not)"
+  )
 
 
 def caution_of_scores(facts: Facts, task: tasks.Task) -> str:

@@ -518,7 +518,8 @@ class RunResult:
     """Predicts the targets of new raw examples.
 
     You need no preprocessing: examples are encoded, imputed and scaled in the same
-    way as the training examples.
+    way as the training examples. With ``model_state="batch"`` it warns: a prediction
+    then depends on the rows that are predicted with it.
 
     Args:
       x: n examples: a pandas ``DataFrame`` with the columns of the training frame
@@ -566,8 +567,10 @@ class RunResult:
           )
       predictor, params = self._client_predictor(client, seed)
     predicted = predictor.predict(params, x, proba)
-    caution = predict_lib.caution_of_scores(self.facts, predictor.task) if proba else ""
-    if caution:
+    cautions = [predict_lib.caution_of_batch(self.facts)]
+    if proba:
+      cautions.append(predict_lib.caution_of_scores(self.facts, predictor.task))
+    for caution in filter(None, cautions):
       warnings.warn(with_names(caution), stacklevel=2)
     return predicted
 

@@ -47,7 +47,8 @@ def _sums(logits: Array, y: Array, losses: Array, mask: Array) -> Sums:
     "rows": true.sum(0),
     "hits": (true * predicted).sum(0),
     "predicted": (predicted * weight[:, None]).sum(0),
-    "loss": true.T @ losses,
+    # By default accelerators would round the losses.
+    "loss": jnp.matmul(true.T, losses, precision=jax.lax.Precision.HIGHEST),
   }
 
 

@@ -53,6 +53,8 @@ def _values(sums: Sums) -> Sums:
   values = {"mse": mse, "rmse": mse**0.5}
   if "absolute" in sums:  # not of each client
     spread = sums["moved_squares"] - sums["moved"] ** 2 / rows
+    # A smaller one is a rounding error: the targets are constant.
+    spread = np.where(spread > 1e-6 * sums["moved_squares"], spread, np.nan)
     values["mae"] = (sums["absolute"] / rows).mean(-1)
     values["r2"] = (1.0 - sums["squares"] / spread).mean(-1)
   return values

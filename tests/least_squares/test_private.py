@@ -172,7 +172,15 @@ def test_a_text_in_hyper_parameters_is_read(problem):
     )
 
 
-def test_noise_of_other_sums_is_refused():
-  sums = jax.tree.map(jnp.asarray, moments_of(np.random.default_rng(0), 4)[0])
+def test_noise_of_other_sums_is_refused(monkeypatch):
+  """It was checked in a function that no run called."""
+  noise = private.noise
+
+  def of_one_class(*arguments):
+    sample = noise(*arguments)
+    return sample._replace(counts=sample.counts[:1])
+
+  monkeypatch.setattr(private, "noise", of_one_class)
+  fed = fa.federate("digits", num_clients=2, partition="iid")
   with pytest.raises(AssertionError, match="assert_trees_all_equal_shapes"):
-    private.add_noise(sums, sums._replace(counts=sums.counts[:1]))
+    fa.run("afl", fed, evaluate=("global",), private="moments:noise=0.05,unit=4")

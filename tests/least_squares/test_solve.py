@@ -107,6 +107,17 @@ def test_a_layer_is_the_least_squares_solution(name, kind, bias):
   np.testing.assert_allclose(cross, rows.T @ t, rtol=1e-9, atol=1e-9)
 
 
+def test_less_than_one_example_counts_one_everywhere():
+  """As noised sums may have: the equations and the means had other numbers."""
+  view, sums = VIEWS["conv"], examples("conv")[2]
+  sums = sums._replace(counts=np.full(CLASSES, 0.1))
+  run = problems.quick_jit(
+    lambda sums, code: solve.problem(sums, view, code, "ones").gram
+  )
+  gram = run(sums, code_of("conv", "position"))
+  assert view.positions > 1 and gram[-1, -1] == view.positions
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_is_singular_is_nan(dtype):
   with jax.enable_x64(True):

@@ -111,6 +111,64 @@ def test_evaluation_has_running_statistics_or_those_of_the_rows(module):
   assert problems.differ(unpadded, running[:5])
 
 
+class Scaled(nn.BatchNorm):
+  """Has an argument of its own, and another name for the input."""
+
+  @nn.compact
+  def __call__(  # type: ignore[override]
+    self, inputs, by=1.0, mask=None, use_running_average=None
+  ):
+    return by * super().__call__(inputs, use_running_average, mask=mask)
+
+
+class NnxScaled(nnx.BatchNorm):
+  """As ``Scaled``."""
+
+  def __call__(  # type: ignore[override]
+    self, inputs, by=1.0, mask=None, use_running_average=None
+  ):
+    return by * super().__call__(inputs, use_running_average, mask=mask)
+
+
+class LinenCalls(nn.Module):
+  """Calls its layers in all ways."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = Scaled(name="first")(x.reshape(-1, 16), 2.0, use_running_average=not train)
+    x = Scaled(name="second")(inputs=x, by=3.0, use_running_average=not train)
+    return nn.BatchNorm(name="third")(x, not train)[:, :2]
+
+
+class NnxCalls(nnx.Module):
+  """As ``LinenCalls``."""
+
+  def __init__(self, rngs):
+    self.norms = nnx.List([kind(16, rngs=rngs) for kind in (NnxScaled, NnxScaled)])
+    self.last = nnx.BatchNorm(16, rngs=rngs)
+
+  def __call__(self, x):
+    x = self.norms[1](inputs=self.norms[0](x.reshape(-1, 16), 2.0), by=3.0)
+    return self.last(x, None)[:, :2]
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("module", [LinenCalls(), NnxCalls])
+def test_arguments_of_a_layer_reach_it(module):
+  """Positional ones but the first were dropped, and the input had to be x."""
+  model = models.as_model(module, (4, 4), 2)
+
+  @problems.quick_jit
+  def outputs(key):
+    params = model.init(key)
+    return model.apply(params, X), model.train_apply(params, X, key)
+
+  running, of_batch = outputs(jax.random.key(0))
+  # The first statistics are 0 and 1.
+  np.testing.assert_allclose(running, 6 * X.reshape(7, 16)[:, :2], rtol=1e-4)
+  np.testing.assert_allclose(np.mean(of_batch, 0), 0, atol=1e-5)
+
+
 class Dropped(nn.Module):
   """With dropout behind the norm."""
 

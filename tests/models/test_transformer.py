@@ -44,7 +44,7 @@ def logits(params, tokens):
       for name in ("query", "key", "value")
     )
     for t in range(len(tokens)):
-      seen = [s for s in range(t + 1) if tokens[s] != 0]
+      seen = [s for s in range(t + 1) if tokens[s] != 0] or [t]
       for head in range(3):
         score = np.exp(key[seen, head] @ query[t, head] / math.sqrt(2))
         mean = (score / score.sum()) @ value[seen, head]
@@ -61,7 +61,8 @@ def logits(params, tokens):
 @pytest.mark.program
 def test_it_is_its_definition():
   """Which sees neither later tokens nor padding."""
-  tokens = np.array([[3, 8, 1, 4, 4], [2, 0, 5, 6, 0]], np.int32)
+  # Places before the first token saw all later ones.
+  tokens = np.array([[3, 8, 1, 4, 4], [2, 0, 5, 6, 0], [0, 0, 7, 2, 5]], np.int32)
   params = start()
 
   @problems.quick_jit
@@ -76,7 +77,8 @@ def test_it_is_its_definition():
   for row, expected in zip(outputs, map(lambda row: logits(params, row), tokens)):
     np.testing.assert_allclose(row, expected, atol=2e-5)
   # As a classifier it has the outputs of the last token that is no padding.
-  np.testing.assert_allclose(of_the_last, [outputs[0, 4], outputs[1, 3]], atol=2e-5)
+  last = [outputs[0, 4], outputs[1, 3], outputs[2, 4]]
+  np.testing.assert_allclose(of_the_last, last, atol=2e-5)
   # A sequence of padding alone is finite.
   assert np.isfinite(both(params, np.zeros_like(tokens))[0]).all()
 

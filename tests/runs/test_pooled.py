@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 import fedjax_alg as fa
+from fedjax_alg.runs import pooled
 
 OPTIONS = dict(
   rounds=2, cohort_size=3, eval_every=1, evaluate=("global", "local"), client_lr=0.1
@@ -128,13 +129,24 @@ def test_pooled_results_are_compared_partition_by_partition(feds, result, tmp_pa
   comparison = fa.compare({"low": result, "high": other})
   (pair,) = comparison.pairs
   assert len(pair.difference.values) == 3 and not comparison.unpaired
-  fewer = fa.run(
-    "fedavg", fa.federate("digits", partitions=2, num_clients=4), **OPTIONS
-  )
-  (_, reason) = next(
-    iter(fa.compare({"a": result, "b": fewer}, metric="accuracy").unpaired.items())
-  )
-  assert reason == "the data differ"
+  for run, reason in (
+    (
+      fa.run("fedavg", fa.federate("digits", partitions=2, num_clients=4), **OPTIONS),
+      "the data differ",
+    ),
+    (
+      pooled.PooledResult(result.results[:2]),
+      "the number of partitions differs (2, not 3)",
+    ),
+    (pooled.PooledResult(result.results[::-1]), "the partition differs"),
+  ):
+    comparison = fa.compare({"a": result, "b": run}, metric="accuracy")
+    assert comparison.unpaired == {"b": reason}
+  # The seeds of the partitions may be others: they were paired by these.
+  moved = fa.run("fedavg", feds, seeds=(2, 0, 7), **OPTIONS | dict(client_lr=0.3))
+  (pair,) = fa.compare({"low": result, "moved": moved}, metric="auroc").pairs
+  final = [run.metrics["global"]["auroc"][:, -1] for run in (moved, result)]
+  np.testing.assert_array_equal(pair.difference.values, final[0] - final[1])
   folder = result.save(tmp_path / "three")
   again = fa.load_run(folder / "partition_2")
   np.testing.assert_array_equal(

@@ -1,7 +1,9 @@
 """Predictions on raw rows are what the protocols measure, encoded and scaled."""
 
+import dataclasses
 import warnings
 
+from flax import linen
 import jax
 import numpy as np
 import pytest
@@ -217,6 +219,36 @@ def test_a_regression_predicts_numbers():
   )
   with pytest.raises(fa.OptionError, match="^proba: task=regression"):
     result.predict(x, proba=True)
+
+
+def test_a_task_of_ones_own_predicts_outputs():
+  """Names of classes were looked up by logits, an IndexError."""
+  task = dataclasses.replace(fa.tasks.CLASSIFICATION, name="mine")
+  x, y = np.eye(40, 3, dtype=np.float32), np.array(["no", "yes"] * 20)
+  fed = fa.federate(fa.from_arrays(x, y, np.arange(40) % 4, task=task))
+  assert fed.encoding.classes == ("no", "yes")
+  result = fa.run("fedavg", fed, evaluate="global", **OPTIONS)
+  outputs = result.predict(x)
+  assert outputs.shape == (40, 2) and outputs.dtype == np.float32
+
+
+class Normed(linen.Module):
+  """Without statistics that it keeps, a row among others."""
+
+  @linen.compact
+  def __call__(self, x, train):
+    return linen.Dense(10)(linen.BatchNorm(not train)(x.reshape(x.shape[0], -1)))
+
+
+def test_statistics_of_the_batch_are_those_of_what_is_predicted_together(fed):
+  """Predictions of single rows are others, which nothing said."""
+  options = OPTIONS | dict(rounds=1, eval_every=1, evaluate="global")
+  raw = np.asarray(fed.data.whole_test.x[:5])
+  result = fa.run("fedavg", fed, model=Normed(), model_state="batch", **options)
+  with pytest.warns(UserWarning, match="^model_state=batch: a prediction depends on"):
+    together = result.predict(raw, proba=True)
+  with pytest.warns(UserWarning, match="^model_state=batch: a prediction depends on"):
+    assert (result.predict(raw[:1], proba=True) != together[:1]).any()
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,19 @@ def test_a_class_only_predicted_counts_as_scikit_learn_does():
   )
 
 
+def test_products_of_counts_are_not_rounded():
+  """A TPU, or a GPU with TF32, would round the losses."""
+  logits, y = draw(0)
+  mask = np.ones(EXAMPLES, bool)
+  text = str(
+    jax.make_jaxpr(lambda *rows: _count_batch(CLASSIFICATION, *rows, True))(
+      logits, y, mask
+    )
+  )
+  highest = "precision=(Precision.HIGHEST, Precision.HIGHEST)"
+  assert text.count("dot_general[") == text.count(highest) == 2
+
+
 def test_counts_of_halves_add_up_and_nan_rows_of_weight_zero_do_not_count():
   logits, y = draw(1)
   mask = np.arange(EXAMPLES) < 25
@@ -301,6 +314,15 @@ def test_numbers(centre, targets):
   ):
     np.testing.assert_allclose(metrics[name], expected, rtol=1e-4, err_msg=name)
   assert metrics["rmse"] == pytest.approx(metrics["mse"] ** 0.5)
+
+
+@pytest.mark.parametrize("y", [[0.0] * 7, [3.3] * 7, [3.3], [0.0]])
+def test_r2_of_constant_targets_is_no_number(y):
+  """It was -inf, or above 1 by a spread that is a rounding error."""
+  y = np.array(y, np.float32)[:, None]
+  sums = count(REGRESSION, y + 1, y, np.ones(len(y), bool))
+  metrics = summarise(REGRESSION, sums)
+  assert np.isnan(metrics["r2"]) and metrics["mse"] == pytest.approx(1)
 
 
 def test_each_client_has_its_error():
