@@ -136,9 +136,9 @@ def _clients_of(name: str, choices: dict[str, Any], data_dir: str | None) -> Any
     return data.StreamedRows(name, **choices)
   _refuse_choices(name, choices)
   if place == "leaf":
-    return leaf.iterate_leaf(name.partition(":")[2])
+    return leaf.leaf_clients(name.partition(":")[2])
   options = data_options.DataOptions(dataset=datasets.data_set(name), data_dir=data_dir)
-  return data.iterate_clients(federation.load_examples(options.filled()))
+  return federation.load_examples(options.filled())
 
 
 def _refuse_choices(name: str, choices: dict[str, Any]) -> None:

@@ -224,29 +224,51 @@ def _of_file(path: pathlib.Path, digest: str, label: str) -> tuple[ModuleType, S
       if isinstance(error, KeyboardInterrupt):
         raise
       raise OptionError(f"{label}: {_failure(error, str(path))}") from error
-  return sys.modules[name], Source(str(path), _with_helpers(path, digest, label))
+  module = sys.modules[name]
+  return module, Source(str(path), _with_helpers(module, path, digest, label))
 
 
-def _list_imports(path: pathlib.Path) -> list[ModuleType]:
-  """The loaded modules that a file imports."""
+def _list_imports(module: ModuleType) -> list[ModuleType]:
+  """The loaded modules that the file of a module imports."""
   names = set()
-  for node in ast.walk(ast.parse(path.read_bytes())):
+  assert module.__file__ is not None
+  try:
+    tree = ast.parse(pathlib.Path(module.__file__).read_bytes())
+  except (OSError, SyntaxError, ValueError):  # changed since it was loaded
+    return []
+  for node in ast.walk(tree):
     if isinstance(node, ast.Import):
       names |= {alias.name for alias in node.names}
-    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-      names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      name = node.module or ""
+      if node.level:
+        name = "." * node.level + name
+        try:
+          name = importlib.util.resolve_name(name, module.__package__)
+        except ImportError:  # it is in a branch that was not run
+          continue
+      names |= {name} | {f"{name}.{alias.name}" for alias in node.names}
   return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
-def _with_helpers(path: pathlib.Path, digest: str, label: str) -> str:
+def _with_helpers(
+  module: ModuleType, path: pathlib.Path, digest: str, label: str = ""
+) -> str:
   """The hash of a file and of what it imports from its own folder.
+
+  Args:
+    module: what was loaded of the file.
+    path: the file.
+    digest: its hash.
+    label: how a message starts; empty for a module that Python has found itself, since
+      a module of a package may have the name of another one.
 
   Raises:
     OptionError: it got a module of another folder that has the name of a file
       beside it.
   """
   helpers: dict[pathlib.Path, str] = {}
-  pending = _list_imports(path)
+  pending = _list_imports(module)
   while pending:
     module = pending.pop()
     file = getattr(module, "__file__", None)
@@ -257,8 +279,8 @@ def _with_helpers(path: pathlib.Path, digest: str, label: str) -> str:
     if location.suffix == ".py" and location.is_relative_to(path.parent):
       if location not in helpers and location != path:
         helpers[location] = _sha256(location)
-        pending += _list_imports(location)
-    elif sibling.is_file():
+        pending += _list_imports(module)
+    elif label and sibling.is_file():
       raise OptionError(
         f"{label}: it imports {module.__name__}, which is {file} in this "
         f"process, not {sibling}; give one of the two another name"
@@ -285,8 +307,14 @@ def _of_module(name: str, label: str) -> tuple[ModuleType, Source]:
   except BaseException as error:  # whatever the user's code raises
     raise OptionError(f"{label}: {_failure(error, '')}") from error
   file = getattr(module, "__file__", None)
-  path = pathlib.Path(file).resolve() if file else None
-  return module, Source(str(path or ""), _sha256(path) if path is not None else "")
+  if not file:
+    return module, Source("", "")
+  path = pathlib.Path(file).resolve()
+  digest = _sha256(path)
+  is_of_library = name.partition(".")[0] == __name__.partition(".")[0]
+  if path.suffix == ".py" and not is_of_library:
+    digest = _with_helpers(module, path, digest)
+  return module, Source(str(path), digest)
 
 
 def _failure(error: BaseException, file: str) -> str:

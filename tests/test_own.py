@@ -83,6 +83,26 @@ def test_what_a_file_imports_from_its_folder_counts(folder):
   assert own.load("one/mine_e.py:numpy", "model")[1].sha256 != first.sha256
 
 
+def test_what_a_module_imports_from_its_folder_counts(folder):
+  write(folder, "mine_p/one.py", "import json\nfrom .two import T\n")
+  write(folder, "mine_p/two.py", "from . import three\nT = three.T\n")
+  write(folder, "mine_p/three.py", "T = 1\n")
+  write(folder, "mine_p/json.py", "T = 1\n")  # another one than that of Python
+  write(folder, "mine_p/alone.py", "import json\nT = 1\n")
+
+  def load(name):
+    for module in [module for module in sys.modules if module.startswith("mine_p")]:
+      del sys.modules[module]
+    own._of_module.cache_clear()  # as in another process
+    return own.load(f"mine_p.{name}:T", "model")
+
+  _, first = load("one")
+  assert load("alone")[1] == own.source_of("mine_p/alone.py")
+  write(folder, "mine_p/three.py", "T = 23\n")
+  value, second = load("one")
+  assert value == 23 and second.file == first.file and second.sha256 != first.sha256
+
+
 def test_a_file_that_changes_is_loaded_again(folder):
   path = write(folder, "mine_c.py", "C = 1\n")
   first, old = own.load("mine_c.py:C", "model")

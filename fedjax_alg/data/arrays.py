@@ -157,13 +157,14 @@ def from_arrays(
   )
 
 
-def as_features(label: str, x: Any, to_numbers: bool) -> Any:
+def as_features(label: str, x: Any, to_numbers: bool | Mapping[str, Any]) -> Any:
   """Converts new examples as ``from_arrays`` does.
 
   Args:
     label: how a message starts.
     x: [n, ...] examples, or a dictionary of arrays.
-    to_numbers: whether signed integers are numbers, not ids of tokens.
+    to_numbers: whether signed integers are numbers, not ids of tokens; or a dictionary
+      that says it of each array.
 
   Returns:
     Arrays that are float32, uint8 or int32.
@@ -172,16 +173,33 @@ def as_features(label: str, x: Any, to_numbers: bool) -> Any:
     DataError: they cannot be examples.
   """
 
-  def convert(label: str, values: object) -> np.ndarray:
+  def convert(label: str, values: object, to_number: object) -> np.ndarray:
     array = _array(label, values)
-    if to_numbers and array.dtype.kind == "i":
+    if to_number and array.dtype.kind == "i":
       array = array.astype(np.float64)
     features: np.ndarray = _features(label, array)
     return features
 
-  converted = _map_arrays(convert, label, x)
+  converted = _map_arrays(convert, label, x, to_numbers)
   _same_rows(label, converted, None)
   return converted
+
+
+def as_targets(label: str, y: np.ndarray) -> np.ndarray:
+  """Converts the targets of a task that is not known yet, as ``from_arrays`` does.
+
+  Args:
+    label: how a message starts.
+    y: [n, ...] targets.
+
+  Returns:
+    Whole numbers as int32, others as float32.
+
+  Raises:
+    DataError: they are no real numbers, or do not fit.
+  """
+  with _label_errors(label):
+    return task_lib.numbers(y, "targets")
 
 
 def argument(array: str) -> str:
@@ -644,10 +662,15 @@ def _with_codes(
   return arrays | {"y_train": train, "y_test": test}, classes
 
 
-def _map_arrays(fn: Callable[[str, Any], object], label: str, tree: PyTree) -> PyTree:
-  """``fn(label, array)`` of an array, or of each array of a dictionary."""
+def _map_arrays(
+  fn: Callable[..., object], label: str, tree: PyTree, *others: Any
+) -> PyTree:
+  """``fn(label, array, *others)`` of an array, or of each array of a dictionary.
+
+  Another dictionary has an entry for each array, or None; what is none is for all.
+  """
   if not isinstance(tree, Mapping):
-    return fn(label, tree)
+    return fn(label, tree, *others)
   if not tree:
     raise DataError(f"{label} has no arrays")
   if len({str(key) for key in tree}) < len(tree):
@@ -656,7 +679,13 @@ def _map_arrays(fn: Callable[[str, Any], object], label: str, tree: PyTree) -> P
       f"are {', '.join(map(repr, tree))})"
     )
   return {
-    str(key): _map_arrays(fn, f"{label} {key}", value) for key, value in tree.items()
+    str(key): _map_arrays(
+      fn,
+      f"{label} {key}",
+      value,
+      *(of.get(str(key)) if isinstance(of, Mapping) else of for of in others),
+    )
+    for key, value in tree.items()
   }
 
 

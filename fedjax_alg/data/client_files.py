@@ -23,15 +23,14 @@ import numpy as np
 
 from fedjax_alg import files, tasks
 from fedjax_alg.data import labels, store
-from fedjax_alg.data.arrays import as_features, make_examples
-from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.arrays import as_features, as_targets, make_examples
+from fedjax_alg.data.errors import DataError, kinds_are_lost
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.npy_rows import NpyRows, read_header
 from fedjax_alg.data.row_dealing import RowDealing, WriteProgress, writing
 from fedjax_alg.data.sources import UserFiles
 from fedjax_alg.data.streamed_rows import StreamedRows
 from fedjax_alg.errors import a_type, reason
-from fedjax_alg.tasks import task as task_lib
 
 _CLIENTS, _JOURNAL = "clients.json", "journal.txt"
 #: The folder of rows that are being dealt.
@@ -124,6 +123,13 @@ class _Column:
     self.file = None
 
 
+class SizedClients(Iterable[tuple[Any, ...]]):
+  """Clients of a source that says more than their rows do, once they are read."""
+
+  num_classes: int | None = None  #: see ``Examples``
+  num_tokens: int | None = None
+
+
 def write_clients(
   path: str | os.PathLike,
   clients: Iterable[Any] | Examples | StreamedRows,
@@ -153,7 +159,8 @@ def write_clients(
   Raises:
     DataError: the rows of a client are no arrays of numbers, differ in shape or dtype
       from the first client's, or have values that are not finite; a client occurs
-      twice; the folder has other files; or it cannot be written to, such as on a full
+      twice; a data set has kinds, which a folder does not keep; the folder has other
+      files, or another call writes to it; or it cannot be written to, such as on a full
       disk. Clients that are written stay, and the next call continues with the others.
 
   Examples:
@@ -176,6 +183,7 @@ def write_clients(
   with writer:
     total: int | None = None
     classes: Sequence[Any] | None = None
+    source = clients
     if isinstance(clients, StreamedRows):
       dealing = RowDealing(clients, folder / _DEALING, progress)
       total, classes, clients = dealing.total, dealing.classes, dealing.clients()
@@ -188,10 +196,18 @@ def write_clients(
       if progress is not None and writer.is_due:
         progress(writer.progress(total))
     with writing(folder):
-      writer.finish(classes)
+      writer.finish(classes, *_sizes(source))
   if progress is not None:
     progress(writer.progress(total))
   return folder
+
+
+def _sizes(source: Any) -> tuple[int | None, int | None]:
+  """The numbers of classes and of tokens that a source states."""
+  if not isinstance(source, Examples | SizedClients):
+    return None, None
+  of_others = isinstance(source, Examples) and not tasks.of(source).has_classes
+  return None if of_others else source.num_classes, source.num_tokens
 
 
 def _check_folder(folder: pathlib.Path) -> None:
@@ -209,6 +225,24 @@ def _check_folder(folder: pathlib.Path) -> None:
     )
 
 
+def _lock(journal: BinaryIO, folder: pathlib.Path) -> None:
+  """Holds a folder, buckets of rows included, until its journal is closed.
+
+  Raises:
+    DataError: another call writes to it, and would lose rows.
+  """
+  try:
+    import fcntl  # not on every system
+
+    fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    raise DataError(
+      f"{folder}: is being written by another call; wait for it, or give a new folder"
+    ) from None
+  except (ImportError, OSError):  # a system or a file system without such locks
+    pass
+
+
 class _Writer(contextlib.AbstractContextManager):
   """Writes clients one after the other, and notes which are done."""
 
@@ -219,6 +253,12 @@ class _Writer(contextlib.AbstractContextManager):
     self._noted = 0  #: of these are in the journal
     self._seen = set[str]()  #: in this call
     self._journal = open(folder / _JOURNAL, "a+b")
+    try:
+      _lock(self._journal, folder)
+      _check_folder(folder)  # another writer may have finished it just now
+    except BaseException:
+      self._journal.close()
+      raise
     self._journal.seek(0)
     valid_nbytes = 0  # bytes; a kill or a full disk may have cut the last line short
     for line in self._journal:
@@ -317,7 +357,12 @@ class _Writer(contextlib.AbstractContextManager):
     self._unflushed, self._flushed_at = 0, time.monotonic()
     self.is_due = True
 
-  def finish(self, classes: Sequence[Any] | None) -> None:
+  def finish(
+    self,
+    classes: Sequence[Any] | None,
+    num_classes: int | None,
+    num_tokens: int | None,
+  ) -> None:
     """Makes the folder one that ``open_clients`` takes."""
     if not self._seen:
       raise DataError("`clients`: there are none")
@@ -336,6 +381,9 @@ class _Writer(contextlib.AbstractContextManager):
       }
     if classes is not None:
       facts["classes"] = list(classes)
+    for name, number in (("num_classes", num_classes), ("num_tokens", num_tokens)):
+      if number is not None:
+        facts[name] = int(number)
     facts["clients"] = list(self.sizes)
     facts["train"], facts["test"] = map(list, zip(*self.sizes.values()))
     with files.replacing(self._folder / _CLIENTS, durable=True) as partial:
@@ -385,10 +433,7 @@ def _as_stored(label: str, column: str, values: Any) -> np.ndarray:
     raise DataError(f"{label}: its rows have different shapes") from None
   if y.ndim < 1:
     raise DataError(f"{label}: one number, an array of one for each row is needed")
-  try:
-    return task_lib.numbers(y, "targets")
-  except ValueError as error:
-    raise DataError(f"{label} {error}") from None
+  return as_targets(label, y)
 
 
 def open_clients(
@@ -440,13 +485,14 @@ def open_clients(
     values[f"y_{split}"] = columns[y][:]
     values[f"client_{split}"] = np.repeat(clients, sizes[split])
   classes, resolved = facts.get("classes"), tasks.resolve_task(task)
+  num_classes = facts.get("num_classes", classes and len(classes))
   if resolved is not None and not resolved.has_classes:
-    classes = None
+    classes = num_classes = None
   examples = make_examples(
     values,
     lambda which: f"{label}: {which}",
     folder.name,
-    None if classes is None else len(classes),
+    num_classes,
     task=task,
     client_names=np.array(facts["clients"]),
     are_numbered=True,
@@ -461,11 +507,14 @@ def open_clients(
     x_test=rows[1],
     checksums=(facts["columns"]["x"]["sha256"], facts["columns"]["x_test"]["sha256"]),
   )
-  if rows[0].dtype == np.int32 and tasks.of(examples).of_tokens:
-    tokens = 1 + max(facts["columns"][name]["largest"] for name in ("x", "x_test"))
-    tokens = max(tokens, examples.num_classes)
-    examples = dataclasses.replace(examples, num_tokens=tokens, num_classes=tokens)
-  return examples
+  if rows[0].dtype != np.int32:
+    return examples
+  tokens = facts.get("num_tokens")
+  if tasks.of(examples).of_tokens:
+    largest = max(facts["columns"][name]["largest"] for name in ("x", "x_test"))
+    tokens = max(tokens or 0, 1 + largest, examples.num_classes)
+    examples = dataclasses.replace(examples, num_classes=tokens)
+  return dataclasses.replace(examples, num_tokens=tokens)
 
 
 def _read_facts(folder: pathlib.Path, label: str) -> dict[str, Any]:
@@ -484,6 +533,9 @@ def _read_facts(folder: pathlib.Path, label: str) -> dict[str, Any]:
     for name in _COLUMNS:
       column = facts["columns"][name]
       bytes.fromhex(column["sha256"]), int(column["largest"])
+    for name in ("num_classes", "num_tokens"):
+      if not isinstance(facts.get(name, 0), int):
+        raise ValueError(name)
   except OSError as error:
     raise DataError(
       f"{label}: no folder of write_clients ({_CLIENTS}: {reason(error)})"
@@ -515,10 +567,12 @@ def iterate_clients(examples: Examples) -> Iterator[tuple[Any, ...]]:
     (client, x, y), or (client, x, y, x_test, y_test) if test rows have clients.
 
   Raises:
-    DataError: it names no clients, or its examples are several arrays.
+    DataError: it names no clients, has kinds, or its examples are several arrays.
   """
   if examples.client_train is None:
     raise DataError(f"{examples.name}: has no clients (client_train)")
+  if examples.kind_train is not None:
+    raise kinds_are_lost(examples.name, "kind_train")
   if len(store.arrays((examples.x_train, examples.y_train))) != 2:
     raise DataError(f"{examples.name}: x and y must be one array each")
   total = int(examples.client_train.max(initial=-1)) + 1

@@ -144,8 +144,8 @@ class SwitchedConcepts(_Pattern):
 class StaggeredConcepts(_Pattern):
   """One client after the other turns to the next kind.
 
-  All are of the first kind at the first step, and the last client turns to the
-  second at the last step; with more kinds they then turn to the third, ...
+  All are of the first kind at the first step. First all turn to the second kind, then
+  all to the third, ..., and these turns are spread evenly over the steps.
   """
 
   WORD, EXAMPLE = "staggered", "staggered:10,rounds=200"

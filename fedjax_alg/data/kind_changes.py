@@ -653,13 +653,19 @@ def _checked(
         raise DataError(
           f"{label} returned {name} of shape {new.shape}, must be {old.shape}"
         )
-      if name == "x" and old.dtype.kind != "i":
+      are_bytes = old.dtype == np.uint8 and new.dtype.kind in "iu"
+      if name == "x" and old.dtype.kind != "i" and not are_bytes:
         result: np.ndarray = new if new.dtype == old.dtype else new.astype(np.float32)
       else:
         result = new.astype(old.dtype)
       if result.dtype.kind == "f" and not np.isfinite(result).all():
         raise DataError(f"{label} returned NaN or infinite {name}")
       if result.dtype.kind != "f" and (result != new).any():
+        if are_bytes:
+          raise DataError(
+            f"{label} returned {name} in [{new.min()}, {new.max()}], whole numbers of "
+            "images must lie in [0, 255]"
+          )
         raise DataError(f"{label} returned {name} that are no whole numbers")
       return result
 

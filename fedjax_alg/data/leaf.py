@@ -15,8 +15,8 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.data import characters
 from fedjax_alg.data.arrays import make_examples
-from fedjax_alg.data.client_files import iterate_clients
-from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.client_files import SizedClients
+from fedjax_alg.data.errors import DataError, kinds_are_lost
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.sources import UserFiles
 from fedjax_alg.errors import Faults
@@ -85,7 +85,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     )
   users = [x for x, _ in (*train.values(), *test.values()) if len(x)]
   shapes = {x.shape[1:] for x in users}
-  if len({x.dtype for x in users}) != 1:
+  if len({x.dtype.kind for x in users}) != 1:
     raise DataError(f"`dataset`={path}: some users have text, others numbers")
   if len(shapes) != 1:
     raise DataError(
@@ -94,7 +94,8 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     )
   x_train, y_train, client_train = _stack(train, ids, shapes)
   x_test, y_test, client_test = _stack(test, ids, shapes)
-  x_test = x_test.astype(x_train.dtype, copy=False)  # where there is none
+  if not len(x_test):
+    x_test = x_test.astype(x_train.dtype, copy=False)
   values = {
     "x_train": x_train,
     "y_train": y_train,
@@ -119,48 +120,63 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   return dataclasses.replace(examples, num_tokens=tokens)
 
 
-def iterate_leaf(path: str | os.PathLike) -> Iterator[tuple[Any, ...]]:
-  """Reads users as ``load_leaf`` does, with some files in memory at a time.
+def leaf_clients(path: str | os.PathLike) -> Examples | SizedClients:
+  """Reads users as ``load_leaf`` does, of a folder with some files in memory at a time.
 
   Args:
     path: see ``load_leaf``. Of a folder, a file for training and one for testing are
       in memory.
 
-  Yields:
-    (user, x, y, x_test, y_test) of each user, for ``write_clients``.
+  Returns:
+    The clients, for ``write_clients``; they are read when that iterates over them.
 
   Raises:
     DataError: see ``load_leaf``.
   """
   path = expand_path(path, "dataset")
-  if not path.is_dir():
-    yield from iterate_clients(load_leaf(path))
-    return
-  tests = {user: file for file in _parts(path, "test") for user in _read_file(file, {})}
-  cache, seen = _Files(), set[str]()
-  for split in _SPLITS:
-    if not _parts(path, split):
-      _read_folder(path, split, {})  # which says what is missing
-    for file in _parts(path, split):
-      for user, rows in cache.users(split, file).items():
-        if split == "test" and user in seen:
-          continue
-        if user in seen:
-          raise DataError(f"`dataset`={file}: user {user!r} appears twice")
-        seen.add(user)
-        both = [rows]
-        if split == "test":
-          both = [(rows[0][:0], rows[1][:0]), rows]
-        elif user in tests:
-          both = [rows, cache.users("test", tests[user])[user]]
-        present = next((part for part in both if len(part[1])), None)
-        if present is None:
-          raise DataError(
-            f"`dataset`={file}: user {user!r} has no data; leave such users out"
-          )
-        empty = present[0][:0], present[1][:0]
-        both = [part if len(part[1]) else empty for part in both]
-        yield user, *itertools.chain(*both, *[empty] * (2 - len(both)))
+  return _FolderClients(path) if path.is_dir() else load_leaf(path)
+
+
+class _FolderClients(SizedClients):
+  """(user, x, y, x_test, y_test) of each user of a folder."""
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+
+  def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    path, cache, seen = self._path, _Files(), set[str]()
+    tests: dict[str, pathlib.Path] = {}
+    for file in _parts(path, "test"):
+      for user in cache.users("test", file):
+        if user in tests:
+          raise _appears_twice(file, user)
+        tests[user] = file
+    for split in _SPLITS:
+      if not _parts(path, split):
+        _read_folder(path, split, {})  # which says what is missing
+      for file in _parts(path, split):
+        for user, rows in cache.users(split, file).items():
+          if split == "test" and user in seen:
+            continue
+          if user in seen:
+            raise _appears_twice(file, user)
+          seen.add(user)
+          both = [rows]
+          if split == "test":
+            both = [(rows[0][:0], rows[1][:0]), rows]
+          elif user in tests:
+            both = [rows, cache.users("test", tests[user])[user]]
+          present = next((part for part in both if len(part[1])), None)
+          if present is None:
+            raise DataError(
+              f"`dataset`={file}: user {user!r} has no data; leave such users out"
+            )
+          if present[0].dtype == np.int32:
+            self.num_classes = characters.NUM_CLASSES
+            self.num_tokens = characters.NUM_TOKENS
+          empty = present[0][:0], present[1][:0]
+          both = [part if len(part[1]) else empty for part in both]
+          yield user, *itertools.chain(*both, *[empty] * (2 - len(both)))
 
 
 class _Files:
@@ -172,8 +188,15 @@ class _Files:
   def users(self, split: str, file: pathlib.Path) -> _Users:
     """The users of a file."""
     if split not in self._files or self._files[split][0] != file:
-      self._files[split] = file, _read_file(file, {})
+      kinds: _Kinds = {}
+      self._files[split] = file, _read_file(file, kinds)
+      if kinds:
+        raise kinds_are_lost(f"`dataset`={file}", "kind_ids")
     return self._files[split][1]
+
+
+def _appears_twice(file: pathlib.Path, user: str) -> DataError:
+  return DataError(f"`dataset`={file}: user {user!r} appears twice")
 
 
 def _kinds_of(path: pathlib.Path, kinds: _Kinds, users: list[str]) -> np.ndarray:
@@ -251,7 +274,7 @@ def _read_folder(path: pathlib.Path, split: str, kinds: _Kinds) -> _Users:
   for file in parts:
     for user, data in _read_file(file, kinds).items():
       if user in users:
-        raise DataError(f"`dataset`={file}: user {user!r} appears twice")
+        raise _appears_twice(file, user)
       users[user] = data
   return users
 
@@ -293,7 +316,7 @@ def _read_file(path: pathlib.Path, kinds: _Kinds) -> _Users:
   faults = Faults()
   for user in map(str, users):
     if user in result:
-      faults.add(DataError(f"`dataset`={path}: user {user!r} appears twice"))
+      faults.add(_appears_twice(path, user))
     result[user] = faults.attempt(_read_user, path, user, data.get(user))
   faults.raise_any(DataError)
   _note_counts(path, result, counts)
@@ -372,6 +395,8 @@ def _read_user(
     x, y = raw.astype(np.float32), y.astype(np.float64)
   if not np.isfinite(x).all():
     raise DataError(f"{where}: x has NaN or infinite values")
+  if np.abs(x).max(initial=0) > 2**24:  # float32 may not tell them apart, see arrays
+    x = raw.astype(np.float64)
   # FedProx's files write labels as 3.0.
   if (
     y.ndim != 1

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import files
-from fedjax_alg.data import arrays, frames
+from fedjax_alg.data import arrays, frames, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import Scaler, none
 from fedjax_alg.data.labels import Encoding
@@ -59,8 +59,8 @@ class Preprocessing(NamedTuple):
           "`x`: a DataFrame, but the model was trained on arrays; give an array"
         )
       x = frames.encode_features(self.encoding, x)
-    ids = self.dtype == np.int32
-    x = arrays.as_features("`x`:", x, to_numbers=not ids)
+    numbers = store.map_arrays(lambda dtype: dtype != np.int32, self.dtype)
+    x = arrays.as_features("`x`:", x, to_numbers=numbers)
     if isinstance(x, dict):
       x = {name: none(part) for name, part in x.items()}
     elif self.scaler is not None:

@@ -69,9 +69,10 @@ class Natural(Partitioner):
   )
   min_size: int | None = hyper(
     None,
-    "smallest number of training examples of a client, others are left out; default "
-    "1, so that nobody is. With `dataset`=sent140: smallest number of tweets of a "
-    "user, for training and testing, default 20",
+    "smallest number of examples of a client, before it keeps some for testing; "
+    "others are left out; default 1, so that nobody is. Test rows of the data do not "
+    "count. With `dataset`=sent140: smallest number of tweets of a user, for training "
+    "and testing, default 20",
     minimum=1,
   )
 

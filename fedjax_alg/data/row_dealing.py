@@ -425,7 +425,8 @@ class _Buckets:
   def clients(self) -> Iterator[Client]:
     """Sorts one bucket after the other; see ``RowDealing.clients``."""
     has_tests = any(self._counts.test)
-    for place in range(len(self._files)):
+    # A client larger than a bucket leaves numbers that no client has.
+    for place in np.unique(self._bucket).tolist():
       records = np.fromfile(self._folder / f"{place}.bucket", self._dtype)
       order = np.argsort(records["client"], kind="stable")
       numbers = np.flatnonzero(self._bucket == place)

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data import hugging_face, items, labels, tfds_source
-from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.errors import DataError, kinds_are_lost
 from fedjax_alg.data.npy_rows import read_header
 from fedjax_alg.errors import FAILURES, a_type, describe_error, reason
 
@@ -306,22 +306,27 @@ class _Arrow(RowSource):
           f"{self.label}: has no column {name!r} (it has "
           f"{', '.join(map(str, (self.names or ())[:20]))})"
         )
+
+    def decode(batch: Any) -> Block:
+      return {
+        name: self._column(batch.column(name), name, name in examples) for name in names
+      }
+
     begin, chosen = 0, list(names)
     with _reading(self.label):
-      first_batch = next(self._batches(chosen, _FIRST), None)
+      few = (batch for batch in self._batches(chosen, _FIRST) if batch.num_rows)
+      first_batch = next(few, None)
       if first_batch is None:
         return
-      row_nbytes = max(1, first_batch.nbytes // max(1, first_batch.num_rows))
-      for batch in self._batches(chosen, min(max(_BYTES // row_nbytes, 1), _MOST)):
+      # Images are many times as large as the bytes that encode them.
+      size = _rows_of_block(decode(first_batch.slice(0, _FIRST)))
+      for batch in self._batches(chosen, size):
         end = begin + batch.num_rows
         some = batch.slice(max(0, first - begin))
         begin = end
         if some.num_rows:
           with _in_rows(end - some.num_rows, end):
-            yield {
-              name: self._column(some.column(name), name, name in examples)
-              for name in names
-            }
+            yield decode(some)
 
   def _batches(self, names: list[Any], size: int) -> Iterator[Any]:
     """Batches of at most so many rows, except of CSV.
@@ -423,6 +428,8 @@ class _NpzRows(RowSource):
     self.choices = {name: f"{name}_{split}" for name in ("x", "y", "client")}
     with self._open() as archive:
       self.names = [name.removesuffix(".npy") for name in archive.namelist()]
+      if "kind_train" in self.names:
+        raise kinds_are_lost(self.label, "kind_train")
       y = self.choices["y"]
       self.total = self._header(archive, y)[1][0] if y in self.names else 0
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.data import items, labels
-from fedjax_alg.data.arrays import as_features
+from fedjax_alg.data.arrays import as_features, as_targets
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.gathered import gather_columns
 from fedjax_alg.data.row_sources import Block, RowSource, of_source
@@ -19,7 +19,7 @@ from fedjax_alg.tasks import task as task_lib
 class RowBlock(NamedTuple):
   """Some rows that follow each other, as they are written."""
 
-  clients: np.ndarray  #: [n] int64, or texts
+  clients: np.ndarray  #: [n] int64, uint64 or texts
   x: np.ndarray  #: [n, ...] uint8, int32 or float32
   y: np.ndarray  #: [n, ...] int32 or float32
 
@@ -137,7 +137,7 @@ class StreamedRows:
     """Reads the clients and the targets of a split, some rows at a time.
 
     Yields:
-      The ids [n], int64 or texts, and the targets [n, ...], not converted.
+      The ids [n], whole numbers or texts, and the targets [n, ...], not converted.
 
     Raises:
       DataError: they cannot be read, or an id is missing or none.
@@ -190,14 +190,11 @@ def _targets(y: np.ndarray, classes: Sequence[Any], subject: str) -> np.ndarray:
   y = labels.whole_objects(y)
   if labels.are_names(y):
     return labels.encode_labels(y, classes, subject, "the classes")
-  try:
-    return task_lib.numbers(y, "targets")
-  except ValueError as error:
-    raise DataError(f"{subject} {error}") from None
+  return as_targets(subject, y)
 
 
 def _ids(values: np.ndarray, subject: str) -> np.ndarray:
-  """The ids of clients, int64 or texts."""
+  """The ids of clients, int64 (uint64 if one does not fit) or texts."""
   labels.check_present(values, subject)
   values = labels.whole_objects(values)
   if values.dtype == object and all(isinstance(value, str) for value in values):
@@ -209,4 +206,5 @@ def _ids(values: np.ndarray, subject: str) -> np.ndarray:
       f"{subject} is {task_lib.kind_of(values)} of shape {values.shape}, one whole "
       "number or text for each row is needed"
     )
-  return values.astype(np.int64) if values.dtype.kind in "iu" else values
+  fits = values.dtype.kind in "iu" and values.max(initial=0) <= np.iinfo(np.int64).max
+  return values.astype(np.int64) if fits else values

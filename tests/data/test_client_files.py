@@ -1,5 +1,6 @@
 """Clients in a folder."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -195,6 +196,19 @@ def test_a_folder_with_other_files_stays_as_it_is(tmp_path):
     open_clients(tmp_path)
 
 
+def test_one_call_at_a_time_writes_to_a_folder(tmp_path):
+  pytest.importorskip("fcntl", reason="this system has no such locks")
+
+  def clients():
+    yield two()[0]
+    with pytest.raises(DataError, match=f"^{tmp_path}: is being written by another"):
+      write_clients(tmp_path, iter(two()))
+    yield two()[1]
+
+  write_clients(tmp_path, clients())
+  assert open_clients(tmp_path, check=True).x_train[:].min() == 1
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
 @pytest.mark.parametrize("limit", [0, 100, 400, 700, 3000])
 @pytest.mark.parametrize("is_dealt", [False, True])
@@ -328,6 +342,35 @@ def test_clients_of_a_data_set_are_written_again(tmp_path):
   np.testing.assert_array_equal(reopened.x_train[:], examples.x_train)
   np.testing.assert_array_equal(reopened.y_test, examples.y_test)
   np.testing.assert_array_equal(reopened.client_test, examples.client_test)
+
+
+def test_a_folder_keeps_the_numbers_of_classes_and_tokens(tmp_path):
+  """The last ones may have no example."""
+  x, y, owners = np.arange(24).reshape(12, 2), np.arange(12) % 3, np.arange(12) % 4
+  examples = fa.from_arrays(x, y, owners, num_classes=7)
+  examples = dataclasses.replace(examples, num_tokens=50)
+  folder = write_clients(tmp_path / "clients", examples)
+  again = open_clients(write_clients(tmp_path / "again", open_clients(folder)))
+  assert (again.num_classes, again.num_tokens) == (7, 50)
+  tokens = fa.from_arrays(x, x, owners, num_classes=40, task="tokens")
+  folder = write_clients(tmp_path / "tokens", tokens)
+  opened = open_clients(folder, task="tokens")
+  assert (opened.num_classes, opened.num_tokens) == (40, 40)
+  facts = json.loads((folder / "clients.json").read_text())
+  del facts["num_tokens"]  # as an earlier version wrote it
+  (folder / "clients.json").write_text(json.dumps(facts))
+  assert open_clients(folder, task="tokens").num_tokens == 24
+
+
+def test_kinds_are_refused(tmp_path):
+  x, y, owners = np.ones((12, 2)), np.arange(12) % 3, np.arange(12) % 4
+  examples = fa.from_arrays(x, y, owners, kind_ids=owners % 2)
+  with pytest.raises(DataError, match="^arrays: has kinds of clients"):
+    write_clients(tmp_path / "clients", examples)
+  arrays = dict(x_train=x, y_train=y, client_train=owners, kind_train=owners % 2)
+  np.savez(tmp_path / "mine.npz", **arrays)
+  with pytest.raises(DataError, match="mine.npz: has kinds of clients"):
+    fa.StreamedRows(f"npz:{tmp_path / 'mine.npz'}")
 
 
 @pytest.mark.parametrize("data_on", ["device", "disk"])

@@ -215,6 +215,12 @@ def endless(x, y, kind, key):
 def one(x, y, kind, key):
   return x
 
+def whole(x, y, kind, key):
+  return (x[:, ::-1].astype(int) if kind else x), y
+
+def beyond(x, y, kind, key):
+  return 2 * x.astype(int), y
+
 number = 3
 """
 
@@ -239,6 +245,14 @@ def test_a_function_of_your_own(file):
   assert shares.kinds.sizes().tolist() == [2, 2, 2]
 
 
+def test_whole_numbers_of_images_stay_bytes(file):
+  plain, turned = federate(), federate(f"{file}:whole,2")
+  assert turned.data.train.x.codes.dtype == np.uint8
+  for client, kind in enumerate(turned.kinds.of_client):
+    x, new_x = rows(plain, client)[0], rows(turned, client)[0]
+    np.testing.assert_array_equal(new_x, x[:, ::-1] if kind else x)
+
+
 def test_a_function_is_called_with_one_key_for_each_kind(file):
   federations = [federate(f"{file}:noisy,2") for _ in range(2)]
   assert federations[0].hashes == federations[1].hashes
@@ -259,6 +273,7 @@ def test_a_function_is_called_with_one_key_for_each_kind(file):
     ("imaginary_labels,2", "returned y of complex128 values, must be real numbers"),
     ("spelt,2", "returned x of <U3 values, must be real numbers"),
     ("one,2", "returned ndarray, must return x and y"),
+    ("beyond,2", "whole numbers of images must lie in [0, 255]"),
     ("number,2", "no function (x, y, kind, key) -> x, y, but int"),
   ],
 )

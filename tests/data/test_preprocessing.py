@@ -54,3 +54,15 @@ def test_raw_rows_become_the_rows_of_the_federation(features):
   computed = fed.preprocessing.apply(np.asarray(raw.x[:total]))
   np.testing.assert_allclose(computed, expected, rtol=1e-6, atol=1e-6)
   assert computed.dtype == np.float32
+
+
+def test_each_array_of_a_dictionary_keeps_its_meaning():
+  """Whole numbers are ids where the model reads ids, and else numbers."""
+  ids, age = np.arange(40).reshape(20, 2), np.arange(20.0)[:, None]
+  rows = {"ids": ids, "age": age}, np.arange(20) % 2
+  examples = fa.from_arrays(*rows, x_test=rows[0], y_test=rows[1])
+  fed = fa.federate(examples, num_clients=2)
+  x = fed.preprocessing.apply({"ids": ids, "age": age.astype(int)})
+  assert {name: part.dtype for name, part in x.items()} == fed.example_dtype
+  assert fed.example_dtype == {"ids": np.int32, "age": np.float32}
+  np.testing.assert_array_equal(x["ids"], ids)

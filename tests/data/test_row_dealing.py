@@ -36,6 +36,13 @@ def test_rows_that_come_client_by_client_are_not_dealt(tmp_path, monkeypatch):
   check(tmp_path, fa.StreamedRows(rows, x=0, y=1, client=2), in_memory(x=V))
 
 
+def test_a_client_is_larger_than_a_bucket(tmp_path):
+  owners = [("large", owner)[place % 2] for place, owner in enumerate(OWNERS)]
+  rows = [(V[place], NAMES[place], owners[place]) for place in range(N)]
+  rows = fa.StreamedRows(rows, x=0, y=1, client=2)
+  check(tmp_path, rows, in_memory(x=V, owners=owners))
+
+
 def broken(reads, after):
   """Rows of which the reading fails once, at the second time."""
   times = [0]

@@ -43,7 +43,10 @@ def test_items_and_streams(tmp_path):
     check(tmp_path, fa.StreamedRows(source, **columns), in_memory(), number)
 
 
-@pytest.mark.parametrize("given", [np.array(OWNERS), IDS, np.sort(IDS)])
+@pytest.mark.parametrize(
+  "given",
+  [np.array(OWNERS), IDS, np.sort(IDS), IDS.astype(np.uint64) + np.uint64(2**63)],
+)
 def test_npz(tmp_path, given):
   arrays = dict(x_train=V, y_train=np.arange(N) % 3, client_train=given)
   arrays |= dict(x_test=V[:50], y_test=np.arange(50) % 3, client_test=given[:50])
@@ -106,6 +109,22 @@ def test_lists_tensors_and_images_of_arrow(tmp_path):
   table = pa.table({name: columns[name] for name in ("tensor", "who", "ill")})
   rows = fa.StreamedRows(table, y="ill", client="who")
   check(tmp_path, rows, in_memory(), 3)
+
+
+def test_blocks_of_arrow_have_the_size_of_decoded_rows(tmp_path, monkeypatch):
+  """A gray image of 10,000 bytes is some 100 bytes as a PNG."""
+  pa = pytest.importorskip("pyarrow", reason="the package pyarrow is missing")
+  image = pytest.importorskip("PIL.Image", reason="the package PIL is missing")
+  from pyarrow import parquet
+
+  content = io.BytesIO()
+  image.fromarray(np.zeros((100, 100), np.uint8)).save(content, "PNG")
+  table = pa.table(dict(image=[content.getvalue()] * 40, who=OWNERS[:40]))
+  parquet.write_table(table, tmp_path / "rows.parquet")
+  monkeypatch.setattr(row_sources, "_BYTES", 50_000)
+  source = row_sources.of_source(f"parquet:{tmp_path / 'rows.parquet'}", "dataset")
+  sizes = [len(block["who"]) for block in source.blocks(["image", "who"], ["image"])]
+  assert max(sizes) <= 5 and sum(sizes) == 40
 
 
 @pytest.mark.parametrize("name", ["stand_in", "datasets"])

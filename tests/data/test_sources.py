@@ -10,8 +10,9 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg import memory
 from fedjax_alg.data import characters, features, tfds_source
+from fedjax_alg.data.client_files import write_clients
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.leaf import load_leaf
+from fedjax_alg.data.leaf import leaf_clients, load_leaf
 from tests import tfds_records
 from tests.data.reading import refuses
 
@@ -43,6 +44,21 @@ def test_leaf_file_holds_out_a_tenth(tmp_path):
   np.testing.assert_array_equal(got.x_train[-1], [3, 4])
   assert got.y_train.dtype == np.int32 and got.y_train[-1] == 2
   assert got.x_train.dtype == np.float32 and got.num_classes == 3
+
+
+@pytest.mark.parametrize("of_folder", [False, True])
+def test_leaf_numbers_that_float32_merges_are_refused(tmp_path, of_folder):
+  """Times in seconds since 1970, of which every 128th is left."""
+  x = [[1.7e9 + second, 0.5] for second in range(20)]
+  users = leaf({"bo": (x, [0, 1] * 10)})
+  path = tmp_path / "leaf"
+  for split in ("train", "test") if of_folder else ():
+    (path / split).mkdir(parents=True)
+    (path / split / "a.json").write_text(users)
+  if not of_folder:
+    path.write_text(users)
+  refuses(lambda: load_leaf(path), "in column 0", "float32 tells")
+  refuses(lambda: write_clients(tmp_path / "new", leaf_clients(path)), "float32 tells")
 
 
 def test_leaf_folder_joins_files(tmp_path):

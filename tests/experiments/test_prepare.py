@@ -11,6 +11,7 @@ import pytest
 from experiments import prepare
 from fedjax_alg import data
 from fedjax_alg.data import leaf
+from fedjax_alg.data.arrays import from_arrays
 from tests import tfds_records
 
 _CODE = """
@@ -174,6 +175,11 @@ def test_rows_of_tfds_become_clients(tmp_path, monkeypatch, capsys):
     assert re.search(why, lines[-1]) and "Traceback" not in "".join(lines)
 
 
+def write_leaf(folder, split, number, **content):
+  (folder / split).mkdir(parents=True, exist_ok=True)
+  (folder / split / f"{number}.json").write_text(json.dumps(content))
+
+
 def test_leaf_is_read_some_files_at_a_time(tmp_path):
   rng = np.random.default_rng(0)
 
@@ -182,9 +188,7 @@ def test_leaf_is_read_some_files_at_a_time(tmp_path):
       user: dict(x=rng.random((size, 3)).tolist(), y=rng.integers(0, 4, size).tolist())
       for user, size in users.items()
     }
-    (tmp_path / "leaf" / split).mkdir(parents=True, exist_ok=True)
-    text = json.dumps(dict(users=list(users), user_data=of_user))
-    (tmp_path / "leaf" / split / f"{number}.json").write_text(text)
+    write_leaf(tmp_path / "leaf", split, number, users=list(users), user_data=of_user)
 
   write("train", 0, dict(d=4, a=5))
   write("train", 1, dict(c=3, b=0))
@@ -200,6 +204,40 @@ def test_leaf_is_read_some_files_at_a_time(tmp_path):
   order = np.argsort(expected.client_test, kind="stable")
   np.testing.assert_array_equal(found.x_test[:], expected.x_test[order])
   np.testing.assert_array_equal(found.client_test, expected.client_test[order])
+
+
+def test_texts_of_leaf_keep_their_numbers_of_characters(tmp_path):
+  lines = dict(x=["abcde", "bcdef"], y=["f", "g"])
+  for split in ("train", "test"):
+    write_leaf(tmp_path / "leaf", split, 0, users=["u"], user_data=dict(u=lines))
+  expected = leaf.load_leaf(tmp_path / "leaf")
+  source = f"leaf:{tmp_path / 'leaf'}"
+  assert prepare.main([f"--clients={tmp_path / 'clients'}", source]) == 0
+  found = data.open_clients(tmp_path / "clients")
+  assert found.num_classes == expected.num_classes > found.y_train.max() + 1
+  assert found.num_tokens == expected.num_tokens > found.x_train[:].max() + 1
+
+
+@pytest.mark.parametrize("fault", ["twice", "kinds"])
+def test_users_that_a_folder_of_clients_would_lose(tmp_path, capsys, fault):
+  """Rows of the first of two files were dropped, and kinds were."""
+  rows = dict(users=["u"], user_data=dict(u=dict(x=[[1.0], [2.0]], y=[0, 1])))
+  write_leaf(tmp_path, "train", 0, **rows)
+  for number in range(1 + (fault == "twice")):
+    write_leaf(tmp_path, "test", number, **rows)
+  if fault == "kinds":
+    write_leaf(tmp_path, "train", 0, **rows, kind_ids=[3])
+  assert prepare.main([f"--clients={tmp_path / 'new'}", f"leaf:{tmp_path}"]) != 0
+  why = {"twice": "1.json: user 'u' appears twice", "kinds": "has kinds of clients"}
+  assert why[fault] in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_names_of_classes_are_kept(tmp_path, monkeypatch):
+  examples = from_arrays(np.ones((6, 2)), ["no", "yes"] * 3, ["a", "b", "a"] * 2)
+  monkeypatch.setattr(prepare.federation, "load_examples", lambda options: examples)
+  assert prepare.main([f"--clients={tmp_path / 'clients'}", "digits"]) == 0
+  found = data.open_clients(tmp_path / "clients")
+  assert found.encoding.classes == examples.encoding.classes
 
 
 @pytest.mark.parametrize(
