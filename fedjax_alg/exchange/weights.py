@@ -87,13 +87,14 @@ def _agnostic(rate: Numeric) -> ByLoss:
       )
 
     here = of_all(jnp.ones_like(losses)) > 0
-    share = 1.0 - jnp.where(here, 0.0, memory).sum()  # 1 if all take part
-    scaled = jnp.where(share > _LEAST, memory / jnp.maximum(share, _LEAST), 1.0)
+    share = jnp.where(here, memory, 0.0).sum()
+    share = jnp.where(here.all(), 1.0, share)  # exactly
+    scaled = jnp.where(share > 0, memory / jnp.maximum(share, _LEAST), 1.0)
     ascended = jnp.where(here, scaled + of_all(rate * losses), -jnp.inf)
     weights = scaled.at[cohort.ids].get(mode="clip")
     return (
       jnp.where(cohort.present, weights, 0.0),
-      jnp.where(here, jnp.maximum(share, 0.0) * on_simplex(ascended), memory),
+      jnp.where(here, share * on_simplex(ascended), memory),
     )
 
   return ByLoss(
