@@ -176,11 +176,11 @@ def _draw_tables(paper: figures.Paper, name: str, target: pathlib.Path) -> list[
       if not table.is_file():
         continue
       try:
-        drawn = figures.draw_table(figure, picture, table, pathlib.Path(folder))
+        pictures = figures.draw_table(figure, picture, table, pathlib.Path(folder))
       except dots.NothingToDraw as error:
         print(f"no figure: {error}", file=sys.stderr)
         continue
-      for (path,) in drawn:
+      for (path,) in pictures:
         _copy_picture(path, target / path.name)
         names.append(path.name)
   return names

@@ -94,18 +94,18 @@ def scaffnew_update(model: Model, hparams: ScaffnewHParams) -> ClientUpdate:
   def client_rows(memory, cohort, keys):
     # One coin for all clients: that of the first client, whatever its slot.
     first = jnp.argmin(jnp.where(cohort.present, cohort.ids, jnp.iinfo(jnp.int32).max))
-    drawn = draw_steps(jax.random.fold_in(keys[first], _COIN), p)
+    num_steps = draw_steps(jax.random.fold_in(keys[first], _COIN), p)
     joins = jnp.zeros((), bool)
     if cohort.newcomers is not None:
       joins = cohort.newcomers.at[cohort.ids].get(mode="clip")
-    return tuple(jnp.broadcast_to(row, cohort.ids.shape) for row in (drawn, joins))
+    return tuple(jnp.broadcast_to(row, cohort.ids.shape) for row in (num_steps, joins))
 
   def train(received, shard, client_row, key):
-    (h, last), (drawn, joins) = client_row
+    (h, last), (num_steps, joins) = client_row
     start = received.start
     last = trees.where(joins, start, last)  # so that a newcomer's h_i is 0
     h = trees.add_scaled(h, p / gamma, trees.subtract(start, last))
-    work = DrawnSteps(batch_size=hparams.batch_size, steps=drawn)
+    work = DrawnSteps(batch_size=hparams.batch_size, steps=num_steps)
     params, loss, _, leaves = descend(
       model,
       start,

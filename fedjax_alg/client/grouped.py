@@ -203,8 +203,8 @@ def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
       total / jnp.maximum(new_total, 1.0),
       change,
     )
-    is_other = (total != new_total) | (shares != 0).any(1)
-    return memory._replace(server=trees.where_slots(is_other, new, memory.server))
+    has_changed = (total != new_total) | (shares != 0).any(1)
+    return memory._replace(server=trees.where_slots(has_changed, new, memory.server))
 
   def client_rows(memory, cohort, keys):
     of_group = lambda memory, cohort: client.client_rows(memory, cohort, keys)

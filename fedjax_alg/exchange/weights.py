@@ -86,15 +86,15 @@ def _agnostic(rate: Numeric) -> ByLoss:
         .add(jnp.where(cohort.present, values, 0.0), mode="drop")
       )
 
-    here = of_all(jnp.ones_like(losses)) > 0
-    share = jnp.where(here, memory, 0.0).sum()
-    share = jnp.where(here.all(), 1.0, share)  # exactly
+    is_present = of_all(jnp.ones_like(losses)) > 0
+    share = jnp.where(is_present, memory, 0.0).sum()
+    share = jnp.where(is_present.all(), 1.0, share)  # exactly
     scaled = jnp.where(share > 0, memory / jnp.maximum(share, _LEAST), 1.0)
-    ascended = jnp.where(here, scaled + of_all(rate * losses), -jnp.inf)
+    ascended = jnp.where(is_present, scaled + of_all(rate * losses), -jnp.inf)
     weights = scaled.at[cohort.ids].get(mode="clip")
     return (
       jnp.where(cohort.present, weights, 0.0),
-      jnp.where(here, share * on_simplex(ascended), memory),
+      jnp.where(is_present, share * on_simplex(ascended), memory),
     )
 
   return ByLoss(

@@ -920,10 +920,10 @@ def prepare(
   algorithms = [setting.build(built, map_clients) for setting in methods]
   algorithm = algorithms[-1]
   check_roles(algorithm, method, built)
-  drawn = sampler or options.sampling.sampler(num_clients)
+  draw = sampler or options.sampling.sampler(num_clients)
   if method.entry.all_clients and federation.options.newcomers_at:
-    drawn = samplers.everybody
-  participation = Participation(size, drawn, options.late(method.entry))
+    draw = samplers.everybody
+  participation = Participation(size, draw, options.late(method.entry))
   keys = sharding.replicate(keys_of_rows(seeds, len(settings)), mesh)
   device_data = _place_data(
     federation,
