@@ -193,16 +193,13 @@ def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
     # 0 of those who stay in their group.
     shares = weight * (came - went) / jnp.maximum(new_total, 1.0)[:, None]
     rows = mean_row.rows(fetch_rows(memory.clients, cohort, map_clients))
-    change = jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1), rows)
-    new = in_each(
-      lambda memory, cohort, *args: split_memory(client, mean_row.move(memory, *args))[
-        0
-      ],
-      memory,
-      cohort,
-      total / jnp.maximum(new_total, 1.0),
-      change,
-    )
+    gains = jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1), rows)
+    ratios = total / jnp.maximum(new_total, 1.0)
+
+    def move(memory, cohort, ratio, gain):
+      return split_memory(client, mean_row.move(memory, ratio, gain))[0]
+
+    new = in_each(move, memory, cohort, ratios, gains)
     has_changed = (total != new_total) | (shares != 0).any(1)
     return memory._replace(server=trees.where_slots(has_changed, new, memory.server))
 

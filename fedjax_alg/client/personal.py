@@ -347,16 +347,6 @@ def _rows(
   table = client.personal.get(client.store.get(memory))
   row: Row = fetch_rows(table._replace(trained=()), cohort, map_clients)
   return row
-  # Through the client map: a process has only its own clients' rows.
-  row = map_clients.change(
-    lambda shared, shard, row: (row, row),
-    lambda table, places, rows: table,
-    table,
-    cohort.ids,
-    (),
-    cohort.shards,
-  )[1]
-  return row
 
 
 class Places(NamedTuple):
