@@ -782,7 +782,6 @@ def run(
   code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
-  double: str = ...,
   adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
@@ -959,7 +958,6 @@ def run_all(
   code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
-  double: str = ...,
   adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
@@ -1131,7 +1129,6 @@ def steps(
   code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
-  double: str = ...,
   adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
@@ -1308,7 +1305,6 @@ def dry_run(
   code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
-  double: str = ...,
   adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
@@ -1485,7 +1481,6 @@ def sweep(
   code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
-  double: str = ...,
   adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
@@ -1656,7 +1651,6 @@ def hypergradient(
   code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
-  double: str = ...,
   adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
@@ -1829,7 +1823,6 @@ def tune_by_gradient(
   code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
-  double: str = ...,
   adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
@@ -2003,7 +1996,6 @@ def audit(
   code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
-  double: str = ...,
   adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
@@ -3043,7 +3035,6 @@ class FedACnnL(MethodConfig):
   code: _Code = PositionCode(high_passed=0, centred=False)
   normalize: bool = False
   precision: str = 'float64'
-  double: str = 'auto'
   batch_size: int = 32
   adaptive_batch: _AdaptiveBatch = AdaptiveBatch(most=512)
   outputs: str = 'auto'
@@ -3061,7 +3052,6 @@ class PFedACnnL(MethodConfig):
   code: _Code = PositionCode(high_passed=0, centred=False)
   normalize: bool = False
   precision: str = 'float64'
-  double: str = 'auto'
   batch_size: int = 32
   adaptive_batch: _AdaptiveBatch = AdaptiveBatch(most=512)
   store_sums: bool = False
@@ -3078,7 +3068,6 @@ class AFL(MethodConfig):
   client_ridge: float = 1.0
   remove_ridge: bool = True
   bias: str = 'none'
-  double: str = 'auto'
   private: _Private_ = NoPrivacy()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -3091,7 +3080,6 @@ class Fed3R(MethodConfig):
   ridge: float | Sequence[float] | str = '0.01'
   normalize: bool = True
   bias: str = 'ones'
-  double: str = 'auto'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedNCM(MethodConfig):
@@ -3119,7 +3107,6 @@ class AFLDual(MethodConfig):
   client_ridge: float = 1.0
   remove_ridge: bool = True
   bias: str = 'none'
-  double: str = 'auto'
   refinement_ridge: float | Sequence[float] | str = '10'
   refinement_weight: float = 1.0
   refinement_features: int = 256
@@ -3144,7 +3131,6 @@ class SAFLe(MethodConfig):
   outputs: str = 'auto'
   store_sums: bool = False
   ridge: float | Sequence[float] | str = '1'
-  double: str = 'auto'
   private: _Private_ = NoPrivacy()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

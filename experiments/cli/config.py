@@ -557,6 +557,7 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
 
 #: Flags of other libraries for what is no flag here -> what does it instead.
 _INSTEAD = {
+  "double": "double precision is always float64",
   "helpfull": "--help=all shows all flags",
   "paper": "tuning for a paper's figures needs the repository",
   "resume": "the same command again continues the run in --out_dir",

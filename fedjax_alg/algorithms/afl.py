@@ -28,7 +28,7 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import solve
 from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
 from fedjax_alg.least_squares.heads import head_of
-from fedjax_alg.least_squares.layer_fits import FixedBatch, LayerFits, double_field
+from fedjax_alg.least_squares.layer_fits import FixedBatch, LayerFits
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.closed_form import ClosedFormState
 from fedjax_alg.rounds.layerwise import layerwise
@@ -58,7 +58,6 @@ class RidgeHParams(StoredSums, PrivateMoments):
     "scikit-learn's Ridge has its intercept",
     choices=solve.BIASES,
   )
-  double: str = double_field()
 
 
 class AFLHParams(RidgeHParams, HeadOutputs):

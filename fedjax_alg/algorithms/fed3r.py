@@ -25,7 +25,6 @@ from fedjax_alg.least_squares.heads import head_of, with_unit_columns
 from fedjax_alg.least_squares.layer_fits import (
   FitPlan,
   LayerFits,
-  double_field,
   gives_log_odds,
   per_layer,
   steps_of,
@@ -54,7 +53,6 @@ class Fed3RHParams(StoredSums, HeadOutputs):
     "the public code; centred = fitted to centered data, without penalty",
     choices=solve.BIASES,
   )
-  double: str = double_field()
 
 
 @builder

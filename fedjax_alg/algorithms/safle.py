@@ -21,7 +21,7 @@ from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
 from fedjax_alg.least_squares.heads import head_of
-from fedjax_alg.least_squares.layer_fits import FixedBatch, LayerFits, double_field
+from fedjax_alg.least_squares.layer_fits import FixedBatch, LayerFits
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.closed_form import ClosedFormState
 from fedjax_alg.rounds.layerwise import layerwise
@@ -36,7 +36,6 @@ class SAFLeHParams(StoredSums, PrivateMoments, HeadOutputs):
     source="value not read",
     numbers=",",
   )
-  double: str = double_field()
 
 
 @builder

@@ -34,15 +34,6 @@ from fedjax_alg.part import Part
 PRECISIONS = ("float64", "float32")
 
 
-def double_field() -> Any:
-  """The field `double` of a method in closed form, for flags that name it."""
-  return hyper(
-    "auto",
-    "how double precision is computed: in float64, and auto is the same",
-    choices=("auto", "float64"),
-  )
-
-
 class FixedBatch(Part):
   """B stays unchanged."""
 
@@ -101,7 +92,6 @@ class LayerFits(HParams):
     "(float64)",
     choices=PRECISIONS,
   )
-  double: str = double_field()
   batch_size: int = hyper(
     32,
     "B, initial batch size on a client's simulated machine; it does not "

@@ -288,6 +288,9 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
     sources["sampling"] = sources.pop("availability_file")
     now["sources"] = sources
   entry = registry.ALGORITHMS.get(facts.get("algorithm", ""))
+  if entry and now["hparams"].get("double") in ("auto", "float64"):
+    # Both were float64, which is the only double precision today.
+    now["hparams"].pop("double")
   choices = {name: field.type for name, field in entry.fields.items()} if entry else {}
   for group in ("hparams", "data", "run"):
     for choice, fields in _FIELDS if isinstance(now.get(group), Mapping) else ():

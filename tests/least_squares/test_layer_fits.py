@@ -1,18 +1,12 @@
 """How layers are fitted: options, what is drawn, what is personal."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from experiments.cli import config
 from fedjax_alg import models
-from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import codes, layer_fits
 from fedjax_alg.least_squares.layer_fits import FitPlan, LayerFits
-from fedjax_alg.runs import methods
 from tests import problems
 
 #: A convolution, a hidden dense layer, the output.
@@ -56,21 +50,3 @@ def test_codes_are_the_same_everywhere_and_differ_by_layer():
   )
   last = layer_fits.code_of(plan, seed, 2, counts, jnp.float32)
   np.testing.assert_array_equal(last[:, 0], np.eye(CLASSES))
-
-
-@pytest.mark.parametrize("name", ("fedacnnl", "pfedacnnl", "afl"))
-def test_no_other_double_precision_is_known(name):
-  """In one line, as a keyword, of a builder, and as a flag."""
-  why = "double=pairs: must be one of auto, float64"
-  method = methods.method_of(name)
-  with pytest.raises(OptionError) as error:
-    methods.with_keywords(method, {"double": "pairs"})
-  assert str(error.value) == why
-  hparams = dataclasses.replace(method.hparams, double="pairs")
-  with pytest.raises(OptionError) as error:
-    method.entry.build(models.Softmax().build((6,), 3), hparams, map_clients=None)
-  assert str(error.value) == why
-  with pytest.raises(config.UsageError) as error:
-    config.parse_config([f"--algorithm={name}", "--double=pairs"])
-  assert str(error.value) == f"--{why}"
-  assert config.parse_config([f"--algorithm={name}", "--double=float64"])

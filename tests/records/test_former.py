@@ -84,6 +84,9 @@ def test_parts_have_their_numbers():
   assert former.in_parts(weights) == {"hparams": {"client_weights": "qffl:1"}}
   users = {"hparams": {"private": "fixed", "delta": 2.0}}  # of a method of the user
   assert former.in_parts(users) == users
+  for word, now in (("auto", {}), ("float64", {}), ("pairs", {"double": "pairs"})):
+    facts = {"algorithm": "afl", "hparams": {"double": word}}
+    assert former.in_parts(facts)["hparams"] == now
   kept = former.in_parts({"hparams": old | dict(compress_up="none")})["hparams"]
   assert kept["compress_up"] == "none" and former.in_parts({"hparams": kept}) == {
     "hparams": kept
