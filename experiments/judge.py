@@ -46,8 +46,9 @@ Verdicts in special cases
 On CIFAR-10 and FEMNIST the limit is 0.5 points instead of 0.3. A bound such as
 ">50" is reached, or worse, if the interval of the mean excludes the value. If no
 seed reaches a value, a claim about the rounds until then is worse, and undecided if
-the run is too short for the claim. The 95 % intervals are over the seeds, so one
-seed decides nothing.
+the run is too short for the claim. If any seed never reaches it, ">100" is reached
+if every seed needs more than 100 rounds. The 95 % intervals are over the seeds, so
+one seed decides nothing.
 """
 
 import collections
@@ -327,17 +328,10 @@ def _margin(claim: _Claim, runs: Mapping[str, fa.RunResult]) -> _Answer:
     [factor * value for value in gain.values],
     claim.value,
     unit,
-    data=_data_of(runs[name]),
+    data=rule.name_data(runs[name].facts["data"].get("dataset")),
   )
   verdict = rule.verdict(placement, abs(gap), claim.metric, unit)
   return _Answer(ours, *verdict, placement.draw95)
-
-
-def _data_of(result: fa.RunResult) -> str:
-  """The data set of a run; "" of data that have no name."""
-  data = result.facts.get("data")
-  text = data.get("dataset", "") if isinstance(data, Mapping) else ""
-  return str(text).partition(":")[0]
 
 
 def _line(
@@ -365,8 +359,11 @@ def _answer(
       *rule.verdict(placement, None if gap is None else abs(gap.mean), metric, unit),
       placement.draw95,
     )
-  # Without a gap the verdict is whether all seeds, or none, never get there.
-  place = placement.place if gap is None else rule.place_gap(gap.mean, gap.ci95)
+  if gap is not None:
+    place = rule.place_gap(gap.mean, gap.ci95)
+  else:  # what is never reached has no mean, so every seed counts
+    is_above = len(values) > 1 and bool((np.array(values) > claim.value).all())
+    place = rule.ABOVE if is_above else rule.UNDECIDED
   return _Answer(placement.ours, _holds(claim.sign, place))
 
 
@@ -381,7 +378,7 @@ def _number(claim: _Claim, result: fa.RunResult) -> _Answer:
       [factor * value for value in scores],
       claim.metric,
       "%" if factor == 100 else "",
-      _data_of(result),
+      rule.name_data(result.facts["data"].get("dataset")),
     )
   line = _line(result, claim, spent.metric, [spent.target])
   of_seeds = [

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedjax_alg import metrics
+from fedjax_alg.data import tfds_source
 
 #: Results that differ by at most this many points count as equal: the papers
 #: say "approximately", and two readings of one formula differ by as much.
@@ -208,13 +209,27 @@ def place_number(
   return UNDECIDED
 
 
+def name_data(dataset: object) -> str:
+  """Returns the name of a data set, without fields; "" of data without a name.
+
+  Args:
+    dataset: its text, or the data set; None: no name.
+
+  Examples:
+    >>> name_data("tfds:cifar10"), name_data("femnist:leaky"), name_data(None)
+    ('cifar10', 'femnist', '')
+  """
+  text = str(dataset or "").removeprefix(tfds_source.PREFIX)
+  return text.partition(":")[0]
+
+
 def tie_of(value: float, unit: str, data: str = "") -> float:
   """The tie for a number: points by the data set, or 5 % of numbers that are no share.
 
   Args:
     value: the claimed number.
     unit: its unit; "%" and "pp" are shares.
-    data: the data set; "": any with the tie ``TIE``.
+    data: the data set as ``name_data`` has it; "": any with the tie ``TIE``.
   """
   return _TIES.get(data, TIE) if unit in ("%", "pp") else 0.05 * abs(value)
 
@@ -243,19 +258,22 @@ def place_values(
   data: str = "",
   repeats: int = 1,
   has_one_partition: bool = False,
+  not_in: float = math.inf,
 ) -> Placement:
   """Places measured numbers beside a claimed one.
 
   Args:
     parts: the numbers of the seeds of each partition; inf: never within the
       rounds run. A flat list are the seeds of one.
-    claimed: the claimed number; inf: never.
+    claimed: the claimed number; inf: never in ``not_in`` rounds.
     unit: its unit; "" of a plain number.
     exact: whether the number does not vary from run to run.
     data: the data set, see ``tie_of``.
     repeats: see ``predict``.
     has_one_partition: whether the spread over partitions is missing, so that
       only a gap far beyond the interval decides (V-3).
+    not_in: the rounds of a claim of never. Ours is below if the interval of one
+      draw ends in them, and what comes after them is never.
 
   Returns:
     Ours in words, the place, and why it is undecided.
@@ -264,7 +282,7 @@ def place_values(
   if np.ndim(parts[0]) == 0:
     arrays = [np.concatenate(arrays)]
   numbers = np.concatenate(arrays)
-  never = np.isinf(numbers)
+  never = np.isinf(numbers) | (numbers > not_in)
   if never.any():
     ours = list_rounds(numbers)
     # Some runs get there and others do not, or one run alone was run.
@@ -279,17 +297,15 @@ def place_values(
     {"mean": prediction.mean, "ci95": prediction.ci95, "values": numbers},
     3 if unit == "" and abs(claimed) < 10 else 2,
   )
-  if np.isinf(claimed):
-    estimate = prediction._replace(draw95=math.nan)
-    if len(numbers) < 2 or has_one_partition:
-      why = ONE_PARTITION if len(numbers) > 1 else ONE_RUN
-      return Placement(ours, UNDECIDED, why, *estimate)
-    return Placement(ours, BELOW, "", *estimate)
   ci95, half = (0.0, 0.0) if exact else (prediction.ci95, prediction.draw95)
-  gap = prediction.mean - claimed
-  place = place_number(
-    gap, ci95, half, tie_of(claimed, unit, data), widest_of(claimed, unit)
-  )
+  if np.isinf(claimed):
+    gap = prediction.mean - not_in
+    place = BELOW if half <= -gap else UNDECIDED
+  else:
+    gap = prediction.mean - claimed
+    place = place_number(
+      gap, ci95, half, tie_of(claimed, unit, data), widest_of(claimed, unit)
+    )
   why = "wide interval" if place == UNDECIDED else ""
   if np.isnan(half):
     place, why = UNDECIDED, ONE_RUN

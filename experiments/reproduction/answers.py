@@ -18,7 +18,7 @@ from fedjax_alg import files
 
 from ..cli.config import UsageError
 from ..reports import rule
-from . import chosen, pages, partitions, report, suite, verdicts
+from . import pages, partitions, report, suite, verdicts
 
 #: metric of the claims file -> its measure, in the claim's unit, or two: the
 #: measure of a method less that of another one.
@@ -59,68 +59,8 @@ class PaperAnswer(NamedTuple):
     return rule.words(self.verdict, self.reason, self.rounding)
 
 
-class NumberAnswer(NamedTuple):
-  """Our number beside a paper's."""
-
-  ours: str  #: in words
-  verdict: str  #: one of ``rule.VERDICTS``
-  reason: str
-  draw95: float = math.nan  #: these are as in ``PaperAnswer``
-  values: tuple[tuple[float, ...], ...] = ()
-  rounding: str = ""
-  mean: float = math.nan
-  ci95: float = math.nan
-
-
-def answer_number(
-  parts: rule.Parts,
-  claim: report.Claim,
-  choices: Iterable[chosen.Choice] = (),
-  exact: bool = False,
-  data: str = "",
-  has_one_partition: bool = False,
-  replicas: int = 1,
-) -> NumberAnswer:
-  """Judges our number beside a paper's.
-
-  Args:
-    parts: the numbers of the seeds of each partition, see ``rule.place_values``.
-    claim: the paper's number; inf: never.
-    choices: how the settings were chosen.
-    exact: whether the number does not vary from run to run.
-    data: the data set, of which the tie depends.
-    has_one_partition: see ``rule.place_values``.
-    replicas: see ``rule.mark_rounding``.
-  """
-  placement = rule.place_values(
-    parts, claim.value, claim.unit, exact, data, claim.repeats, has_one_partition
-  )
-  arrays = [np.atleast_1d(np.asarray(part, float)) for part in parts]
-  numbers = np.concatenate(arrays)
-  if np.ndim(parts[0]) == 0:
-    arrays = [numbers]
-  never, claims_never = bool(np.isinf(numbers).any()), math.isinf(claim.value)
-  verdict = rule.NOT_TESTABLE
-  reason = claim.untestable or chosen.why_incomparable(list(choices))
-  if not reason:
-    gap = None if never or claims_never else abs(placement.mean - claim.value)
-    verdict, reason = rule.verdict(
-      placement, gap, claim.metric, claim.unit, claims_never
-    )
-  return NumberAnswer(
-    rule.summarize_rounds(numbers) if never else placement.ours,
-    verdict,
-    reason,
-    placement.draw95,
-    () if exact else tuple(tuple(map(float, part)) for part in arrays),
-    rule.mark_rounding(arrays, replicas, rule.tie_of(claim.value, claim.unit, data)),
-    placement.mean,
-    placement.ci95,
-  )
-
-
 def of_claim(
-  figure: str, claim: report.Claim, answer: NumberAnswer, rounds: str = ""
+  figure: str, claim: report.Claim, answer: report.NumberAnswer, rounds: str = ""
 ) -> PaperAnswer:
   """The answer to a published number by a table without runs."""
   return PaperAnswer(
@@ -153,7 +93,7 @@ def of_accuracies(
   """
   if claim is None:
     return rule.place_values(parts, np.nan, "%").ours, []
-  answer = answer_number(parts, claim, has_one_partition=np.ndim(parts[0]) == 0)
+  answer = report.answer_number(parts, claim, has_one_partition=np.ndim(parts[0]) == 0)
   return (
     f"{answer.ours} ({claim.printed})",
     [of_claim(figure, claim, answer, str(rounds))],
@@ -212,9 +152,9 @@ def answer_numbers(
           outcomes,
         )
       except verdicts.NotRun as error:
-        answer = NumberAnswer(str(error), rule.NOT_TESTABLE, rule.NOT_RUN)
+        answer = report.NumberAnswer(str(error), rule.NOT_TESTABLE, rule.NOT_RUN)
       else:
-        answer = answer_number(
+        answer = report.answer_number(
           parts,
           claim,
           o.cell.choices,

@@ -226,7 +226,7 @@ def table1(quick: bool) -> tuple[list[pages.Block], list[answers.PaperAnswer]]:
     answers.of_claim(
       "table1",
       claim,
-      answers.answer_number(ratios[claim.method], claim),
+      report.answer_number(ratios[claim.method], claim),
       # K and the rates are the paper's.
     )._replace(settings=chosen.STATED, tuning=chosen.STATED)
     for claim in report.load_claims("diversified", "Table1")

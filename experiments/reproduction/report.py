@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import fnmatch
+import math
 import pathlib
 from typing import NamedTuple
 
@@ -46,16 +47,80 @@ class Claim(NamedTuple):
   not_in: int | None = None
 
 
+class NumberAnswer(NamedTuple):
+  """Our number beside a paper's."""
+
+  ours: str  #: in words
+  verdict: str  #: one of ``rule.VERDICTS``
+  reason: str
+  draw95: float = math.nan  #: these are as in ``answers.PaperAnswer``
+  values: tuple[tuple[float, ...], ...] = ()
+  rounding: str = ""
+  mean: float = math.nan
+  ci95: float = math.nan
+
+
+def answer_number(
+  parts: rule.Parts,
+  claim: Claim,
+  choices: Iterable[chosen.Choice] = (),
+  exact: bool = False,
+  data: str = "",
+  has_one_partition: bool = False,
+  replicas: int = 1,
+) -> NumberAnswer:
+  """Judges our number beside a paper's.
+
+  Args:
+    parts: the numbers of the seeds of each partition, see ``rule.place_values``.
+    claim: the paper's number; inf: never.
+    choices: how the settings were chosen.
+    exact: whether the number does not vary from run to run.
+    data: the data set, of which the tie depends.
+    has_one_partition: see ``rule.place_values``.
+    replicas: see ``rule.mark_rounding``.
+  """
+  placement = rule.place_values(
+    parts,
+    claim.value,
+    claim.unit,
+    exact,
+    data,
+    claim.repeats,
+    has_one_partition,
+    math.inf if claim.not_in is None else claim.not_in,
+  )
+  arrays = [np.atleast_1d(np.asarray(part, float)) for part in parts]
+  numbers = np.concatenate(arrays)
+  if np.ndim(parts[0]) == 0:
+    arrays = [numbers]
+  never, claims_never = bool(np.isinf(numbers).any()), math.isinf(claim.value)
+  verdict = rule.NOT_TESTABLE
+  reason = claim.untestable or chosen.why_incomparable(list(choices))
+  if not reason:
+    gap = None if never or claims_never else abs(placement.mean - claim.value)
+    verdict, reason = rule.verdict(
+      placement, gap, claim.metric, claim.unit, claims_never
+    )
+  return NumberAnswer(
+    rule.summarize_rounds(numbers) if never else placement.ours,
+    verdict,
+    reason,
+    placement.draw95,
+    () if exact else tuple(tuple(map(float, part)) for part in arrays),
+    rule.mark_rounding(arrays, replicas, rule.tie_of(claim.value, claim.unit, data)),
+    placement.mean,
+    placement.ci95,
+  )
+
+
 class PaperComparison(NamedTuple):
   """A run beside the paper's number; shares are in percent."""
 
   outcome: suite.Outcome
   metric: str
-  paper: float | None
-  ours: float
-  ci95: float  #: NaN for a single seed
-  parts: tuple[np.ndarray, ...] = ()  #: the numbers of the seeds of each partition
-  untestable: str = ""  #: see ``Claim``
+  parts: tuple[np.ndarray, ...]  #: the numbers of the seeds of each partition
+  claim: Claim | None = None  #: the paper's number; None: it has none
 
   @property
   def cell(self) -> suite.Cell:
@@ -63,30 +128,24 @@ class PaperComparison(NamedTuple):
     return self.outcome.cell
 
   @property
-  def verdict(self) -> str:
-    """The verdict with its reason, see ``rule.words``; no number, no verdict."""
-    if self.paper is None:
-      return rule.NO_NUMBER
-    why = self.untestable or chosen.why_incomparable(self.cell.choices)
-    if why:
-      return rule.words(rule.NOT_TESTABLE, why)
-    placement = rule.place_values(
-      self.parts,
-      self.paper,
-      "%",
-      data=self.cell.data,
-      has_one_partition=self.outcome.has_one_partition,
-    )
-    gap = abs(self.ours - self.paper)
-    rounding = rule.mark_rounding(
-      self.parts, self.cell.replicas, rule.tie_of(self.paper, "%", self.cell.data)
-    )
-    return rule.words(*rule.verdict(placement, gap, self.metric, "%"), rounding)
+  def prediction(self) -> rule.Prediction:
+    """Our mean and its intervals, see ``rule.predict``."""
+    return rule.predict(self.parts, self.claim.repeats if self.claim else 1)
 
   @property
-  def draw95(self) -> float:
-    """Half the width of the interval of one draw, see ``rule.predict``."""
-    return rule.predict(self.parts).draw95
+  def verdict(self) -> str:
+    """The verdict with its reason, see ``rule.words``; no number, no verdict."""
+    if self.claim is None:
+      return rule.NO_NUMBER
+    answer = answer_number(
+      self.parts,
+      self.claim,
+      self.cell.choices,
+      data=self.cell.data,
+      has_one_partition=self.outcome.has_one_partition,
+      replicas=self.cell.replicas,
+    )
+    return rule.words(answer.verdict, answer.reason, answer.rounding)
 
 
 def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
@@ -94,7 +153,7 @@ def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
 
   Numbers that a setting or a metric of the claims has in words are columns of
   their own, where a paper has any: ``round``, ``target`` (percent), ``not_in``,
-  ``models``, ``participation`` (percent), ``clients``.
+  ``repeats``, ``models``, ``participation`` (percent), ``clients``.
   """
   path = PAPERS / paper / f"{name}.csv"
   if not path.is_file():
@@ -236,7 +295,7 @@ def compare_with_paper(
 ) -> list[PaperComparison]:
   """Compares each outcome with the claim about its panel and method.
 
-  ``ours`` is the mean over the evaluations of the last ten rounds, which
+  Ours is the mean over the evaluations of the last ten rounds, which
   involves no choice on test data; with K models it is the mean of the K.
   """
   claim_of = {
@@ -247,21 +306,9 @@ def compare_with_paper(
   rows = []
   for outcome in outcomes:
     name = outcome.cell.metric or metric
+    parts = partitions.measure_parts(verdicts.late(name, protocol), outcome)
     claim = claim_of.get((outcome.cell.panel, outcome.cell.method, name))
-    measure = verdicts.late(name, protocol)
-    parts = tuple(partitions.measure_parts(measure, outcome))
-    mean, ci95, _ = rule.predict(parts)
-    rows.append(
-      PaperComparison(
-        outcome,
-        name,
-        claim.value if claim else None,
-        mean,
-        ci95,
-        parts,
-        claim.untestable if claim else "",
-      )
-    )
+    rows.append(PaperComparison(outcome, name, tuple(parts), claim))
   return rows
 
 
@@ -299,19 +346,17 @@ def _table_of(rows: Sequence[PaperComparison], methods: Sequence[str]) -> pages.
     for row in rows:
       panel = row.cell.place
       if row.cell.label == method:
-        if row.paper is not None:
-          cells.append((panel, f"{method}, the paper", f"{row.paper:.1f}"))
+        if row.claim is not None:
+          cells.append((panel, f"{method}, the paper", f"{row.claim.value:.1f}"))
         cells.append((panel, f"{method}, {row.cell.tuning}", _cell(row)))
   return panel_table(cells)
 
 
 def _cell(row: PaperComparison) -> str:
   """Ours, and the verdict on the paper's number."""
-  digits = metrics.digits(row.metric)
-  text = f"{row.ours:.{digits}f}" + (
-    "" if np.isnan(row.ci95) else f" +- {row.ci95:.{digits}f}"
-  )
-  if row.paper is None:
+  digits, (mean, ci95, _) = metrics.digits(row.metric), row.prediction
+  text = f"{mean:.{digits}f}" + ("" if np.isnan(ci95) else f" +- {ci95:.{digits}f}")
+  if row.claim is None:
     return text
   return f"{text}, {row.verdict}"
 
@@ -362,7 +407,7 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
       ]
     )
     for row in rows:
-      cell, summary = row.cell, row.outcome.summary
+      cell, summary, (mean, *widths) = row.cell, row.outcome.summary, row.prediction
       writer.writerow(
         [
           cell.panel,
@@ -370,10 +415,9 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
           cell.label,
           cell.tuning,
           row.metric,
-          "" if row.paper is None else row.paper,
-          f"{row.ours:.6g}",
-          "" if np.isnan(row.ci95) else f"{row.ci95:.6g}",
-          "" if np.isnan(row.draw95) else f"{row.draw95:.6g}",
+          "" if row.claim is None else row.claim.value,
+          f"{mean:.6g}",
+          *("" if np.isnan(width) else f"{width:.6g}" for width in widths),
           rule.list_values(row.parts),
           row.verdict,
           summary["cost"]["rounds"],

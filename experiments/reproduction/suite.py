@@ -16,6 +16,7 @@ from fedjax_alg.runs import status, store
 from ..cli import config as config_lib
 from ..cli import part as part_lib
 from ..cli import shared_runs, sweeps, writer
+from ..reports import rule
 from . import chosen as chosen_lib
 
 #: Kinds of settings of a line's method: those of its own preset, which are
@@ -80,9 +81,8 @@ class Cell:
 
   @property
   def data(self) -> str:
-    """The data set."""
-    dataset = self.config.data.dataset
-    return "" if dataset is None else dataset.label
+    """The data set, as the tie of a number has it."""
+    return rule.name_data(self.config.data.dataset)
 
   @property
   def tuning(self) -> str:

@@ -292,6 +292,13 @@ def mean_over(
   )
 
 
+def peak(
+  first: int, last: float, metric: str = "accuracy", protocol: str = "global"
+) -> Measure:
+  """Measures the highest value of each run in the rounds first..last."""
+  return lambda outcome: _curve(outcome, metric, protocol, first, last).max(1)
+
+
 def wobble(
   metric: str = "accuracy", rounds: int = 30, protocol: str = "global"
 ) -> Measure:
@@ -419,21 +426,36 @@ def above(
   return Verdict(holds, _difference(spread, digits, unit))
 
 
-def exceeds(
-  gap: object, claimed: float, unit: str = "", digits: int = 2, exact: bool = False
-) -> Verdict:
-  """Whether a difference is above a claimed one; the difference is shown.
+def exceeds(gap: object, claimed: float) -> Verdict:
+  """Whether a difference is above a number of ours; the difference is shown.
 
   Args:
     gap: [runs].
-    claimed: a number.
+    claimed: the number.
+  """
+  return Verdict(above(gap, claimed).holds, above(gap, 0.0).measurements)
+
+
+def margin(gap: object, claimed: float, unit: str = "", digits: int = 2) -> Verdict:
+  """Whether a printed margin holds, by the registered rule; the difference is shown.
+
+  It holds if the interval of the difference lies above 0, and contains the printed
+  margin or exceeds it. It does not hold if the interval lies below either.
+
+  Args:
+    gap: [runs].
+    claimed: the printed margin.
     unit: unit to show after the difference.
     digits: number of its decimals.
-    exact: whether it does not vary from run to run.
   """
-  return Verdict(
-    above(gap, claimed, exact=exact).holds, above(gap, 0.0, unit, digits).measurements
-  )
+  spread, ci95 = _gap(gap, 0.0, False)
+  low, high = spread.mean - ci95, spread.mean + ci95
+  holds = None
+  if low > 0 and high >= claimed:
+    holds = True
+  elif high < max(claimed, 0.0):
+    holds = False
+  return Verdict(holds, _difference(spread, digits, unit))
 
 
 def same(a: object, b: object, tie: float = TIE, exact: bool = False) -> Verdict:

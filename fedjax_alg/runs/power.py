@@ -34,9 +34,9 @@ def power_of_pairs(pairs: int, effect: float, alpha: float = 0.05) -> float:
   limit = stats.t.ppf(1 - alpha / 2, freedom)
   beyond = stats.nct.sf(limit, freedom, shift)
   # The other side, where the sign of the difference is wrong, is only of weight where
-  # the shift is small. Further out scipy's series of it gives NaN.
+  # the shift is small. Where it has none scipy's series of it may give NaN.
   wrong = stats.nct.cdf(-limit, freedom, shift) if shift < 5 else 0.0
-  return float(beyond + wrong)
+  return float(beyond + np.nan_to_num(wrong))
 
 
 def sample_size(

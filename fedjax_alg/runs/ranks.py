@@ -14,6 +14,7 @@ from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.runs import texts
 from fedjax_alg.runs.compare import Comparison, Estimate, by_label, compare
+from fedjax_alg.runs.pooled import PooledResult
 from fedjax_alg.runs.result import RunResult
 
 
@@ -201,20 +202,27 @@ def rank(
   )
 
 
+def _data_of(result: RunResult) -> set[str]:
+  """The hashes of the data of a run, one or more if it is on several partitions."""
+  parts = result.results if isinstance(result, PooledResult) else (result,)
+  return {part.summary()["hashes"]["data"] for part in parts}
+
+
 def _check_data(comparisons: Mapping[str, Comparison]) -> None:
   """Refuses runs of one data set on other data, and data that are there twice."""
   seen: dict[str, str] = {}
   for name, comparison in comparisons.items():
-    hashes = {
-      line.label: line.result.summary()["hashes"]["data"] for line in comparison.lines
-    }
-    first = next(iter(hashes))
-    for label, digest in hashes.items():
-      if digest != hashes[first]:
-        raise OptionError(f"`results`: {name}: {label} and {first} have other data")
-    other = seen.setdefault(hashes[first], name)
-    if other != name:
-      raise OptionError(f"`results`: {name} and {other} are the same data")
+    first, *others = comparison.lines
+    hashes = _data_of(first.result)
+    for line in others:
+      if hashes.isdisjoint(data := _data_of(line.result)):
+        raise OptionError(
+          f"`results`: {name}: {line.label} and {first.label} have other data"
+        )
+      hashes |= data
+    for digest in hashes:
+      if (earlier := seen.setdefault(digest, name)) != name:
+        raise OptionError(f"`results`: {name} and {earlier} are the same data")
 
 
 def _check_numbers(comparisons: Mapping[str, Comparison]) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 import fedjax_alg as fa
 from fedjax_alg.runs import power
@@ -30,6 +30,40 @@ def test_one_pair_less_has_not_the_power(difference, spread, level):
   assert power.power_of_pairs(number, effect) >= level
   assert number == 2 or power.power_of_pairs(number - 1, effect) < level
   assert fa.sample_size(-difference, spread, power=level) == number
+
+
+def power_by_integral(pairs, effect, alpha):
+  """The power of the test, integrated over the standard deviation of the pairs."""
+  freedom, shift = pairs - 1, effect * np.sqrt(pairs)
+  limit = stats.t.ppf(1 - alpha / 2, freedom)
+
+  def density(spread):
+    passes = stats.norm.sf(limit * spread - shift)
+    passes += stats.norm.cdf(-limit * spread - shift)
+    root = np.sqrt(freedom)
+    return passes * stats.chi.pdf(spread * root, freedom) * root
+
+  width = 12 / np.sqrt(2 * freedom)
+  return integrate.quad(density, max(0, 1 - width), 1 + width, limit=200)[0]
+
+
+@pytest.mark.parametrize("alpha, effect", [(1e-4, 0.3), (2e-4, 0.4), (2.5e-4, 0.3)])
+def test_small_levels_need_the_smallest_number_of_pairs(alpha, effect):
+  """NaN of the wrong side was no power: 277 pairs in the place of 257, and so on."""
+  number = fa.sample_size(effect, 1.0, alpha=alpha)
+  assert power_by_integral(number, effect, alpha) >= 0.8
+  assert power_by_integral(number - 1, effect, alpha) < 0.8
+
+
+def test_the_power_is_a_number_at_every_level():
+  """SciPy's series of the wrong side ends in NaN for some shifts and small levels."""
+  numbers = [
+    power.power_of_pairs(int(pairs), effect, alpha)
+    for alpha in (0.05, 1e-3, 1e-5, 1e-7)
+    for effect in (0.0, 0.01, 0.1, 0.3, 1.0, 5.0, 100.0)
+    for pairs in np.geomspace(2, 1e5, 12)
+  ]
+  assert ((np.array(numbers) >= 0) & (np.array(numbers) <= 1)).all()
 
 
 def test_many_pairs_are_as_many_as_for_a_normal_statistic():

@@ -111,3 +111,42 @@ def test_methods_and_data_sets_may_be_numbers(runs):
   """Keys that are no texts ended in a ValueError."""
   numbered = dict(enumerate(dict(enumerate(of.values())) for of in runs.values()))
   assert fa.rank(numbered).mean_ranks == {"0": 2.25, "1": 1.25, "2": 2.5}
+
+
+@pytest.fixture(name="by_partitions", scope="module")
+def fixture_by_partitions():
+  """Two methods on digits: on two partitions, and on one of other clients."""
+  feds = (
+    fa.federate("digits", num_clients=5, partitions=2),
+    fa.federate("digits", num_clients=7, seed=3),
+  )
+  return [
+    {
+      rate: fa.run(
+        "fedavg",
+        fed,
+        rounds=1,
+        cohort_size=2,
+        evaluate="global",
+        client_lr=float(rate),
+      )
+      for rate in ("0.01", "1.0")
+    }
+    for fed in feds
+  ]
+
+
+def test_data_on_other_partitions_are_the_same_data(by_partitions):
+  """Each number of partitions had a hash of its own, and was another data set."""
+  pair, single = by_partitions
+  with pytest.raises(fa.OptionError, match="^results: b and a are the same data"):
+    fa.rank({"a": pair, "b": single})
+
+
+def test_methods_on_other_partitions_have_the_same_data(by_partitions, runs):
+  """The error said that they had other data."""
+  pair, single = by_partitions
+  of_digits = {"0.01": pair["0.01"], "1.0": single["1.0"]}
+  of_mnist = dict(zip(pair, runs["mnist"].values()))
+  ranking = fa.rank({"digits": of_digits, "mnist": of_mnist})
+  assert ranking.methods == ("0.01", "1.0")

@@ -16,13 +16,13 @@ from ..verdicts import (
   both,
   change,
   every,
-  exceeds,
   for_paper,
   grows,
   higher,
   higher_than_all,
   in_panels,
   late,
+  margin,
   mean_over,
   not_below,
   pick,
@@ -99,7 +99,7 @@ def _fewer_rounds(outcomes):
       parts.append(
         (
           p,
-          _at_least(
+          _saves(
             targets.saved_percent(mine, best, pick(outcomes, p, CLS).parts),
             FEWER_ROUNDS,
           ),
@@ -112,9 +112,9 @@ def _fewer_rounds(outcomes):
   return every(parts)
 
 
-def _at_least(saved, claimed):
-  """At least ``claimed`` percent is saved."""
-  return exceeds(saved, claimed, " %", 1)
+def _saves(saved, claimed):
+  """``claimed`` percent is saved, as printed."""
+  return margin(saved, claimed, " %", 1)
 
 
 def _keeps_up(outcomes):
@@ -265,7 +265,7 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
 
   def against(outcomes, label):
     ours, theirs = (pick(outcomes, "d", name) for name in (CLS, label))
-    verdict = _at_least(
+    verdict = _saves(
       targets.saved_percent(
         targets.costs_at_target(ours, target, "total_floats"),
         targets.costs_at_target(theirs, target, "total_floats", or_last=True),
@@ -335,7 +335,7 @@ def fig8(levels: Sequence[float]) -> tuple[verdicts.Statement, ...]:
     )
 
   def less(outcomes):
-    return _at_least(
+    return _saves(
       max(
         (
           100 * (1 - ours / theirs)

@@ -14,7 +14,7 @@ import math
 
 from ...drawing import dots
 from ...reports import markdown
-from .. import answers, figures, pages, partitions, report, suite, verdicts
+from .. import figures, pages, partitions, report, suite, verdicts
 from ..figures import FigureLine, Panel
 from ..suite import STATED
 
@@ -102,7 +102,7 @@ def readings_table(outcomes: suite.Outcomes) -> list[pages.Block]:
         if claim is not None:
           # Whether another measure gives the number, even an impossible one.
           tested = claim._replace(untestable="")
-          answer = answers.answer_number(
+          answer = report.answer_number(
             values,
             tested,
             o.cell.choices,

@@ -12,12 +12,12 @@ from ..verdicts import (
   best,
   difference_of,
   every,
-  exceeds,
   for_paper,
   grows,
   higher,
   higher_than_all,
   in_panels,
+  margin,
   mean_over,
   of_rounds,
   pick,
@@ -59,8 +59,8 @@ _DISCREPANCY = of_rounds("discrepancy")
 def _gain(
   panel: str, a: str, b: str, claimed: float
 ) -> Callable[..., verdicts.Verdict]:
-  """Method a is at least ``claimed`` points above method b."""
-  return lambda outcomes: exceeds(difference_of(outcomes, panel, a, b, SCORE), claimed)
+  """Method a is ``claimed`` points above method b, as printed."""
+  return lambda outcomes: margin(difference_of(outcomes, panel, a, b, SCORE), claimed)
 
 
 def _loss_by_chance(outcomes):
@@ -157,7 +157,7 @@ def _variance_falls(outcomes):
   """The variance of the discrepancy falls by 92.5 % from one class to IID."""
   first, last = verdicts.ends(outcomes)
   variance = of_rounds("discrepancy", np.var)
-  return exceeds(
+  return margin(
     100.0
     * (
       1.0
@@ -174,8 +174,8 @@ TABLE1 = for_paper(
   "Table1",
   {
     "the variance of the discrepancy falls by 92.5 % from one class to IID": _variance_falls,  # noqa: E501
-    "the best accuracy gains 4.3 points from one class to IID": lambda outcomes: (
-      exceeds(verdicts.change(outcomes, "FedAvg", best("accuracy")), 4.3)
+    "the best accuracy gains 4.3 points from one class to IID": lambda outcomes: margin(
+      verdicts.change(outcomes, "FedAvg", best("accuracy")), 4.3
     ),
     "fewer rounds to 85 %": grows("FedAvg", verdicts.rounds_until(0.85), sign=-1),
   },

@@ -283,7 +283,7 @@ def size_table(cells: Runs, not_run: Runs) -> TableAndAnswers:
     pages.Table(["data and model", *(f"{name} (paper)" for name in names)], lines)
   ], [
     answers.of_claim(
-      "table2", c, answers.answer_number([counts[c.panel, c.metric]], c, exact=True)
+      "table2", c, report.answer_number([counts[c.panel, c.metric]], c, exact=True)
     )
     for c in of_paper
     if (c.panel, c.metric) in counts

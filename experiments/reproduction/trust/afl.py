@@ -124,7 +124,7 @@ def deviation_table(
           answers.of_claim(
             "afl",
             published,
-            answers.NumberAnswer(ours, comparison[1], "", mean=deviation),
+            report.NumberAnswer(ours, comparison[1], "", mean=deviation),
             "1",
           )
         )

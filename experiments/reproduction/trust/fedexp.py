@@ -137,7 +137,7 @@ def loss_table(
           answers.of_claim(
             "fedexp",
             published,
-            answers.NumberAnswer(ours, *verdict, mean=loss),
+            report.NumberAnswer(ours, *verdict, mean=loss),
             str(rounds),
           )
         )

@@ -112,7 +112,15 @@ REFUSED = [
     "--algorithm=losac --variant=table --newcomers_at=5:1",
     "--newcomers_at & --variant=table",
   ),
-  ("--algorithm=losac --variant=table --shift=swap_part", "--shift & --variant=table"),
+  ("--algorithm=losac --shift=swap_part", "--shift & LoSAC"),
+  (
+    "--algorithm=fedadmm --client_weights=examples --shift=swap_part",
+    "--client_weights=examples & --shift & uniform",
+  ),
+  (
+    "--algorithm=scaffnew --client_weights=examples --shift=swap_part",
+    "--client_weights=examples & --shift & uniform",
+  ),
   # What two halves read.
   ("--client_update=losac:table --newcomers_at=5:1", "--newcomers_at & --variant"),
   (

@@ -38,6 +38,16 @@ def test_outcomes_by_panel_keep_their_order():
   }
 
 
+@pytest.mark.parametrize(
+  "dataset, name",
+  [("cifar10", "cifar10"), ("tfds:cifar10", "cifar10"), ("femnist:leaky", "femnist")],
+)
+def test_a_data_set_has_one_name(dataset, name):
+  """With TFDS's prefix it had the tie of other data sets."""
+  config = shown.config_of(f"--dataset={dataset}")
+  assert suite.Cell("a", "A", "A", config).data == name
+
+
 def test_the_first_call_is_not_timed():
   calls = []
 

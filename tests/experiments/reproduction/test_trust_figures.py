@@ -176,7 +176,7 @@ def test_the_page_has_a_row_for_each_finished_run_alone():
   """A part of a run stood beside a published number, as if it could be compared."""
   (claim,) = (c for c in report.load_claims("trust", "niid_bench") if c.value == 98.89)
   finished = answers.of_claim(
-    "niid_bench", claim, answers.NumberAnswer("98.80 +- 0.05", "reached", ""), "50"
+    "niid_bench", claim, report.NumberAnswer("98.80 +- 0.05", "reached", ""), "50"
   )
   part = finished._replace(reason=rule.NOT_RUN, method="FedNova", rounds="8")
   head, _, *rows = (
