@@ -59,9 +59,9 @@ class ClientData(NamedTuple):
   """The data of all C clients, one after the other, without padding between clients.
 
   A row is one example, and the rows of one client are contiguous. After the last
-  client follow the server's rows, if any, and then ``data.layout.PADDING_ROWS`` zero
-  rows, so that a block that starts inside a client never extends past the end of the
-  array.
+  client follow the server's rows, if any, and then at least
+  ``data.layout.PADDING_ROWS`` zero rows (``data.layout.num_places``), so that a block
+  that starts inside a client never extends past the end of the array.
   """
 
   #: [M, ...] float32 (or int32 tokens), perhaps as ``data.store.Coded``, or a
@@ -140,6 +140,15 @@ class Shard(NamedTuple):
     return Shard(self.x, self.y, offset, size, blocks=self.blocks)
 
 
+class Draw(NamedTuple):
+  """How the participants of a round were drawn."""
+
+  expected: Any  #: how many the sampler gives on average; None: not known
+  #: [S] int32, those who were asked and have received models, of whom some were lost
+  #: since; C marks a padding slot; None: the participants
+  asked: Array | None = None
+
+
 class Cohort(NamedTuple):
   """The S participants of one round, including padding.
 
@@ -164,9 +173,8 @@ class Cohort(NamedTuple):
   #: [S] float32 in (0, 1], the part of the local work that each participant
   #: does; None: everybody does all of it
   part: Array | None = None
-  #: how many participants the sampler gives on average; None if no sampler drew
-  #: them
-  expected: Any = None
+  #: how the participants were drawn; None if no sampler drew them
+  draw: Draw | None = None
 
   @property
   def present(self) -> Array:

@@ -842,7 +842,7 @@ ALGORITHMS: dict[str, Entry] = {
     baffle.baffle,
     "BAFFLE",
     "Feng et al., ECCV 2024",
-    lambda r: Expected(3 * r.params, 3 * r.hparams.directions, 3, 0),
+    expected.of_server_steps,
     caution=baffle.caution_differences,
     no_compression_because="it sends loss differences or estimates of a "
     "gradient, not updates (see `uplink`)",
@@ -909,7 +909,7 @@ ALGORITHMS: dict[str, Entry] = {
     composed.composed,
     "composed",
     "any `client_update` with any `server`",
-    expected.preferred,
+    expected.of_grouping,
     needs_validation=_searches,
     test_hparams={"grouping": "model:2,threshold=0"},
     nonsmooth_because=_jumps_of_composed,
@@ -1020,7 +1020,7 @@ def why_unread(name: str, field: str) -> str:
     return place
   if field == "precision":
     return (
-      "it is that of sums in closed form; a model is computed in "
+      "it is of the sums of fedacnnl and pfedacnnl; a model is computed in "
       "bfloat16 with `compute_dtype`"
     )
   if entry is None:  # the caller's own

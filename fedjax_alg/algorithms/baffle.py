@@ -189,6 +189,9 @@ def baffle(
   Returns:
     Its global model is a moving average of the server's models over the
     rounds, with decay `ema`.
+
+  Raises:
+    OptionError: the L2 term is one of the sum (`l2_of`).
   """
   if model.l2_of_sum:
     raise OptionError(
@@ -207,6 +210,7 @@ def baffle(
     functools.partial(_round, method),
     shared_client_params(global_params),
     global_params,
+    idle=lambda state, cohort: state._replace(round=state.round + 1),
   )
 
 

@@ -69,6 +69,23 @@ def weights(
   )
 
 
+def refuse_new_sizes(weights: Plain, data: Any) -> None:
+  """Refuses clients whose weights change, for methods whose states hold a weighted sum.
+
+  Args:
+    weights: those of the participants.
+    data: options of the data, filled.
+
+  Raises:
+    OptionError: the clients' data change, and weights are those by examples.
+  """
+  if data.change is not None and not isinstance(weights, UniformWeights):
+    raise OptionError(
+      f"`client_weights`={weights}: not with `{data.change.OPTION}`, since what "
+      "clients keep holds for the sizes that they had (allowed: uniform)"
+    )
+
+
 class Cut(Part):
   """Where the tree of a clustering is cut."""
 

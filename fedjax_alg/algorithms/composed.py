@@ -44,7 +44,11 @@ class ComposedHParams(ServerChoice, ClientOptimizer, LocalWork):
     "K, the number of global models that the server keeps, and what participants are "
     "grouped by: their trained models (MA), or their gradients at these (GA)",
   )
-  client_weights: Choice = weights(ExampleWeights(), mean="every mean", by_loss=True)
+  client_weights: Choice = weights(
+    ExampleWeights(),
+    mean="every mean (with `grouping`, models of a group count alike)",
+    by_loss=True,
+  )
   local_steps: int = hyper(
     20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0
   )

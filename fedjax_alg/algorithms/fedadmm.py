@@ -20,7 +20,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate, weights
+from fedjax_alg.algorithms.common import (
+  averaging,
+  local_rate,
+  refuse_new_sizes,
+  weights,
+)
 from fedjax_alg.algorithms.feddyn import total_weight
 from fedjax_alg.base import Algorithm, MapClients, Model, Params, builder
 from fedjax_alg.client.minibatches import LocalWork
@@ -54,12 +59,17 @@ class FedADMMHParams(LocalWork):
   client_weights: Plain = weights(UniformWeights(), "Algorithm 1, line 7")
 
   def check_data(self, data: Any) -> None:
-    """Refuses clients that join: their changes would count from the first model."""
+    """Refuses data with which the model is no longer the mean of what clients keep.
+
+    The changes of clients that join would count from the first model, and with
+    weights by examples those of the others would count for another size.
+    """
     if data.newcomers_at is not None:
       raise OptionError(
         "`newcomers_at`: not with fedadmm, whose model is the mean of what the "
         "clients of the first round keep (use feddyn)"
       )
+    refuse_new_sizes(self.client_weights, data)
 
 
 class Duals(NamedTuple):

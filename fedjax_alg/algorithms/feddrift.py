@@ -388,6 +388,7 @@ def drift_rule(model: Model, hparams: FedDriftHParams, map_clients: MapClients) 
     shared=lambda memory: memory.alive,
     before=before,
     moves_everyone=k > 1,
+    reads_everyone=k > 1,
     examples=examples,
     extra=functools.partial(_extra, hparams),
     reads_updates=False,
@@ -485,12 +486,12 @@ def _extra(
 ) -> Extra:
   """The cost of a new step: all clients get the models, and send losses.
 
-  These are one for each model, and of FedDrift also those on the examples of each
-  model's steps.
+  With the models come the statistics that the server keeps. Losses are one for each
+  model, and of FedDrift also those on the examples of each model's steps.
   """
   if hparams.max_groups == 1 or isinstance(hparams.variant, OracleKinds):
     return Extra()
-  size = num_params(before.models) // hparams.max_groups
+  size = num_params((before.models, before.states)) // hparams.max_groups
   assert cohort.everyone is not None
   asks = after.memory.step > before.memory.step
   number = jnp.where(asks, (cohort.everyone.size > 0).sum(dtype=jnp.int32), 0)

@@ -335,7 +335,9 @@ def _pretrain_pool(
   mask = present[order]
   ids = jnp.where(mask, everyone.ids[order], present.shape[0])
   shards = everyone.shards
-  pool = shards.at(shards.offset[order], jnp.where(mask, shards.size[order], 0))
+  pool = shards.at(
+    shards.offset[order], jnp.where(mask, shards.size[order], 0)
+  )._replace(personal=trees.index(shards.personal, order))
   updates = map_clients(
     lambda start, shard, key: _first_update(model, hparams, start, shard, key),
     start,
@@ -444,6 +446,7 @@ def _direction_rule(
     functools.partial(_init, method),
     functools.partial(_assign, method),
     setup=functools.partial(_setup, method),
+    reads_everyone=True,
     shared=lambda memory: memory._replace(cold_start_group=(), histogram=()),
     client_rows=_client_rows,
     finish=functools.partial(_finish, hparams),
@@ -638,18 +641,17 @@ def _extra(
   if isinstance(hparams.cold_start, RandomStart):
     new = jnp.zeros_like(new)
   pretrained = min(_pool_size(hparams), len(before.member))
-  pool = jnp.where(first, pretrained, 0)
-  number = new.sum(dtype=jnp.int32) + pool
+  pool = first & (before.member >= 0)
+  number = new.sum(dtype=jnp.int32) + pool.sum(dtype=jnp.int32)
   gradients = jnp.where(new, _first_examples(hparams, cohort.shards.size), 0)
-  # The sizes of the pre-trained clients are not known here, so their batches
-  # count as full ones.
-  pooled = pool * hparams.pretrain_steps * hparams.batch_size
+  assert cohort.everyone is not None
+  pooled = jnp.where(pool, _first_examples(hparams, cohort.everyone.size), 0)
   n = float(pretrained)
   return Extra(
     down=Messages(number, size),
     up=Messages(number, size),
     exchanges=(number > 0).astype(jnp.int32),
-    example_gradients=gradients.sum() + pooled,
+    example_gradients=gradients.sum() + pooled.sum(),
     flops=jnp.where(
       first,
       2.0 * n * n * size + hparams.centers.flops(pretrained, m),

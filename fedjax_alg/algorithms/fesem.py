@@ -71,8 +71,8 @@ class FeSEMHParams(GroupTraining):
   num_groups: int = hyper(3, "K, number of centers C_j", minimum=1, source="Xie et al.")
   group_init: SharedStart | IndependentStart = hyper(
     IndependentStart(),
-    "how the K centers start: independent = K random models, shared = K equal models "
-    "(which stay equal)",
+    "how the K centers start: independent = K random models, shared = K equal models; "
+    "ties go to the first, which moves away from the others",
   )
   first_group: TrainedModel | InitialModel | RandomCenter = hyper(
     TrainedModel(),

@@ -127,6 +127,7 @@ def once_rule(model: Model, hparams: FLHCHParams, map_clients: MapClients) -> Ru
     shared=lambda memory: memory,
     before=before,
     moves_everyone=k > 1,
+    reads_everyone=k > 1,
     extra=functools.partial(_extra, hparams),
     reads_updates=False,
   )

@@ -46,8 +46,9 @@ class FSVRGHParams(LocalWork):
   )
   local_scaling: bool = hyper(
     True,
-    "whether the local correction is scaled by Lambda_i, which lengthens the steps "
-    "of rare features, if the model has parameters of single features, as softmax has",
+    "whether the local correction is scaled by Lambda_i: by a feature's share of all "
+    "examples over its share of the client's, if the model has parameters of single "
+    "features, as softmax has",
     source="(20)-(21)",
   )
   aggregate_scaling: str = hyper(
@@ -162,8 +163,10 @@ def fsvrg(
     w_i <- w_i - (client_lr / n_i) (Lambda_i [g_i(w_i; B) - g_i(w; B)] + g),
   and the server moves
     w <- w + A sum_i (n_i/n^r) (w_i - w).
-  Lambda_i (`local_scaling`) lengthens the steps of features that few examples
-  have, and A (`aggregate_scaling`) those of features that few clients have. If
+  Lambda_i (`local_scaling`) multiplies the correction of feature j by its share of
+  all examples over its share of the client's. It is more than 1 where the client has
+  the feature more rarely than the others, and less than 1 where more often. A
+  (`aggregate_scaling`) lengthens the steps of features that few clients have. If
   parameters do not belong to input features, as in deep networks (no
   ``scale_features``), Lambda_i is the identity and A is one factor for all
   parameters, 1 by default.

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import weighted
 from fedjax_alg.algorithms.halves import (
   GroupTraining,
   in_groups,
@@ -200,10 +201,10 @@ def _spread(
     shard = shards.at(shards.offset[client], shards.size[client])
     new = for_one(
       map_clients,
-      lambda params, shard, key: sgd(
+      lambda params, shard, key, personal: sgd(
         model,
         params,
-        shard,
+        shard._replace(personal=personal),
         hparams,
         hparams.client_lr,
         key,
@@ -212,6 +213,7 @@ def _spread(
       params,
       shard,
       work,
+      trees.index(shards.personal, client),
     )
     return jax.tree.map(lambda leaves, leaf: leaves.at[j].set(leaf), models, new)
 
@@ -268,6 +270,7 @@ def _least_loss_rule(
     init,
     assign,
     setup=setup,
+    reads_everyone=isinstance(start, RejectedStart | SpreadStart),
     extra=extra,
     whole_divisor=hparams.averaging == "gradient",
     reads_updates=False,
@@ -309,7 +312,7 @@ def ifca(
         "have move by a mean, and a step differs between groups (allowed: average)"
       )
     is_common = mark_common(model, hparams.common_layers)
-    rule = with_common_layers(rule, is_common, exchange.weigh)
+    rule = with_common_layers(rule, is_common, weighted(exchange, hparams).weigh)
   return in_groups(
     model,
     hparams,

@@ -52,6 +52,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
+from fedjax_alg.data import store
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
@@ -93,12 +94,10 @@ class GradientTable(Part):
   SMALLER_STATE = "`variant`=client"
 
   def check_data(self, data: Any) -> None:
-    """Refuses clients that join and examples that change; see ``HParams``."""
-    flag = data.change.OPTION if data.change is not None else ""
-    flag = "newcomers_at" if data.newcomers_at is not None else flag
-    if flag:
+    """Refuses clients that join; see ``HParams``."""
+    if data.newcomers_at is not None:
       raise OptionError(
-        f"`{flag}`: not with `variant`=table, which keeps a gradient of "
+        "`newcomers_at`: not with `variant`=table, which keeps a gradient of "
         "every batch of the first round's clients (use `variant`=client)"
       )
 
@@ -136,6 +135,14 @@ class Delays(HParams):
     "for examples / batch_size vectors)",
     source="reconstruction",
   )
+
+  def check_data(self, data: Any) -> None:
+    """Refuses examples that change: G counts each gradient by the client's share."""
+    if data.change is not None:
+      raise OptionError(
+        f"`{data.change.OPTION}`: not with the delayed gradients of LoSAC, which "
+        "are of the examples that a client had (allowed: data that stay)"
+      )
 
 
 class LosacHParams(Delays, LocalWork):
@@ -182,6 +189,7 @@ def _client_variant(
     examples = everyone.weight.sum()
     if first == "zeros":
       return memory._replace(examples=examples)
+    _check_leaves(model, everyone.shards)
     table = map_clients(
       lambda params, shard: objective.full_value_and_grad(model, params, shard)[1],
       params,
@@ -234,6 +242,16 @@ def _client_variant(
     )
 
   return _client_update(train, work, client_lr, init=init, setup=setup, refresh=refresh)
+
+
+def _check_leaves(model: Model, everyone: Shard) -> None:
+  """Refuses full gradients at models that lack the clients' own leaves."""
+  keeps = model.roles is not None and model.roles.keeps
+  if keeps and store.is_on_host(everyone.x):
+    raise OptionError(
+      "`variant`=client:full: not with `data_on`=host and layers or statistics that "
+      "clients keep, which are not there before round 1 (allowed: client)"
+    )
 
 
 def _client_update(

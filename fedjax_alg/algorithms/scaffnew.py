@@ -20,7 +20,12 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate, weights
+from fedjax_alg.algorithms.common import (
+  averaging,
+  local_rate,
+  refuse_new_sizes,
+  weights,
+)
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
@@ -50,6 +55,10 @@ class ScaffnewHParams(HParams):
     source="Algorithm 2, line 4",
   )
   client_weights: Plain = weights(UniformWeights(), "Algorithm 2, line 9")
+
+  def check_data(self, data: Any) -> None:
+    """Refuses changing weights: the weighted sum of h would no longer be 0."""
+    refuse_new_sizes(self.client_weights, data)
 
 
 class DrawnSteps(LocalWork):

@@ -98,14 +98,14 @@ class ExtrapolationState(NamedTuple):
   """What the step of ``extrapolated`` keeps."""
 
   rate: Array  #: [] float32, the last server learning rate
-  move: Params  #: the last move of the model; () if it is not kept
+  last: Params  #: the model before the last step; () if it is not kept
 
 
 class ExtrapolatedMomentumState(NamedTuple):
   """What the step of ``extrapolated`` keeps with momentum."""
 
   rate: Array  #: [] float32, the last server learning rate
-  move: Params  #: the last move of the model; () if it is not kept
+  last: Params  #: the model before the last step; () if it is not kept
   trace: Params  #: minus the momentum v
   mean_square: Array  #: [] float32, q
 
@@ -130,14 +130,14 @@ def extrapolated(
   has_momentum = not is_zero(momentum)
 
   def init(params):
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    move = zeros if averages_iterates else ()
+    last = params if averages_iterates else ()
     if has_momentum:
-      return ExtrapolatedMomentumState(jnp.ones(()), move, zeros, jnp.zeros(()))
-    return ExtrapolationState(jnp.ones(()), move)
+      zeros = jax.tree.map(jnp.zeros_like, params)
+      return ExtrapolatedMomentumState(jnp.ones(()), last, zeros, jnp.zeros(()))
+    return ExtrapolationState(jnp.ones(()), last)
 
   def update(gradient, state, params=None, *, mean_square, **extra):
-    del params, extra
+    del extra
     if has_momentum:
       gradient = trees.add_scaled(gradient, momentum, state.trace)
       mean_square = mean_square + 0.5 * momentum * state.mean_square
@@ -146,7 +146,7 @@ def extrapolated(
     if not has_momentum:
       rate = jnp.maximum(1.0, rate)
     move = trees.scale(-rate, gradient)
-    new_state = ExtrapolationState(rate, move if averages_iterates else ())
+    new_state = ExtrapolationState(rate, params if averages_iterates else ())
     if has_momentum:
       return move, ExtrapolatedMomentumState(*new_state, gradient, mean_square)
     return move, new_state
@@ -156,10 +156,13 @@ def extrapolated(
     "aggregate",
     needs_mean_square=True,
     report=lambda state: {"eta_g": state.rate},
-    deployed=(lambda state, params: trees.add_scaled(params, -0.5, state.move))
-    if averages_iterates
-    else None,
+    deployed=_mean_with_last if averages_iterates else None,
   )
+
+
+def _mean_with_last(state: Any, params: Params) -> Params:
+  """The mean of the last two models, as clients have received them."""
+  return trees.scale(0.5, trees.add(state.last, params))
 
 
 def lookahead(momentum: float = 0.85) -> ServerStep:

@@ -5,8 +5,9 @@ participants of the last round have made, per local step, so that it stands besi
 gradients. A client's step goes against
   beta d + (1 - beta) m,
 where d is the gradient of its own method: plain (FedCM, FedAvg-M) or corrected
-by control variates (SCAFFOLD-M). m follows from the mean update, so clients send
-nothing more, and a private mean stays private.
+by control variates (SCAFFOLD-M). m follows from the mean update and the mean number
+of steps, so clients send nothing more. A private mean stays private if all clients
+take the same number of steps; otherwise m would tell their sizes.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,11 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import LocalOptimizer, Optimizer
 from fedjax_alg.client.update import ClientUpdate, ExtendedMemory, extend_memory
 from fedjax_alg.typing import Numeric
+
+_SIZES_ARE_TOLD = (
+  "the momentum tells the mean number of steps, and so how many examples the clients "
+  "have (set `local_steps`)"
+)
 
 
 def with_global_momentum(
@@ -69,6 +75,7 @@ def with_global_momentum(
     train=train,
     shared=lambda memory: (client.shared(memory), memory.extra),
     record=record,
+    unprotected=client.leak or ("" if work.local_steps else _SIZES_ARE_TOLD),
     extra_down=(lambda size: down(size) + 4 * size) if callable(down) else down + 1,
     one_model="its momentum belongs to one model",
   )

@@ -25,6 +25,10 @@ The part `personal` (``roles.PersonalTraining``) says when personal parameters m
 - evaluation: in no round; a client fits them when it deploys the model
   (FedBABU: Oh et al., ICLR 2022, whose body is shared and whose head is not).
 
+Their rate is that of the method's local steps, with the factor that
+`client_lr_schedule` has in the round. A client that deploys the model fits them
+at the rate of round 1, as this must not depend on when it does so.
+
 With its `steps` a client that no round has trained yet (a newcomer) fits its
 personal parameters on its own data before it deploys the model, whatever
 the part is. Statistics move in all these steps, too; those that the
@@ -38,7 +42,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import trees
+from fedjax_alg import split, trees
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -52,6 +56,11 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import (
+  ClientOptimizer,
+  Schedule,
+  local_optimizer,
+)
 from fedjax_alg.client.update import (
   ClientUpdate,
   Place,
@@ -60,7 +69,8 @@ from fedjax_alg.client.update import (
   fetch_rows,
   with_rows,
 )
-from fedjax_alg.errors import OptionError
+from fedjax_alg.data.store import is_on_host
+from fedjax_alg.errors import OptionError, RowsOnHostError
 from fedjax_alg.models.roles import (
   ClientLeaves,
   PersonalAtEvaluation,
@@ -94,6 +104,7 @@ def _fit_personal(
   leaves: ClientLeaves,
   shard: Shard,
   key: Key,
+  rounds: Array | int = 0,
 ) -> ClientLeaves:
   """Trains a client's personal parameters, the shared parameters fixed.
 
@@ -104,8 +115,9 @@ def _fit_personal(
     leaves: the personal parameters and the statistics to start from.
     shard: the client's training data.
     key: consumed.
+    rounds: [] int32, see ``rate_of_round``.
   """
-  rate = _rate(model, client, shard)
+  rate = _rate(model, client, shard, rounds)
 
   def step(gradient, params):
     ((_, grad),) = gradient(params)
@@ -122,13 +134,48 @@ def _fit_personal(
   return ClientLeaves(personal, None if leaves.state is None else state)
 
 
-def _rate(model: Model, client: ClientUpdate, shard: Shard) -> Any:
+def _rate(model: Model, client: ClientUpdate, shard: Shard, rounds: Array | int) -> Any:
   """The learning rate of personal parameters; 0 where there are none."""
   rate = model.roles.personal.rate
   if rate or not model.roles.has_personal:
     return rate
+  return rate_of_round(client, shard, rounds)
+
+
+def rate_of_round(client: ClientUpdate, shard: Shard, rounds: Array | int) -> Any:
+  """The learning rate of the local steps in a round, with its schedule.
+
+  Args:
+    client: the local method, which has a learning rate; its schedule, if any, is
+      over rounds (``refuse_rate_of_steps``).
+    shard: the client's data, or those of several.
+    rounds: [] int32, rounds completed before this one; 0: the rate of round 1.
+
+  Returns:
+    The rate, [], or [S] of several clients.
+  """
   assert client.learning_rate is not None
-  return client.learning_rate(shard)
+  rate: Any = client.learning_rate(shard)
+  options = client.work
+  optimizer = local_optimizer(options) if isinstance(options, ClientOptimizer) else None
+  if optimizer is None or optimizer.schedule is None:
+    return rate
+  return rate * optimizer.schedule(jnp.asarray(rounds, jnp.int32))
+
+
+def refuse_rate_of_steps(client: ClientUpdate, why: str) -> None:
+  """Refuses a learning rate that changes from one local step to the next.
+
+  Args:
+    client: the local method.
+    why: who needs one rate for a round.
+
+  Raises:
+    OptionError: its schedule is over steps.
+  """
+  schedule = getattr(client.work, "client_lr_schedule", None)
+  if isinstance(schedule, Schedule) and schedule.over == "steps":
+    raise OptionError(f"`client_lr_schedule`={schedule}: {why} (allowed: over=rounds)")
 
 
 #: Why updates cannot be made private with the server's statistics.
@@ -152,6 +199,12 @@ def _check(client: ClientUpdate, model: Model) -> None:
     raise OptionError(
       f"`personal`={roles.personal}: the local method has no learning rate of its own "
       "(give a `rate` above 0)"
+    )
+  in_rounds = not isinstance(roles.personal, PersonalAtEvaluation)
+  if roles.has_personal and in_rounds and not roles.personal.rate:
+    refuse_rate_of_steps(
+      client,
+      f"`personal`={roles.personal} has one rate in a round; give it a `rate` above 0",
     )
 
 
@@ -184,11 +237,17 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
     """Runs the method; returns also personal parameters and statistics."""
     if isinstance(training, PersonalFirst):
       personal, state = _fit_personal(
-        model, client, received.start, ClientLeaves(personal, shard.state), shard, key
+        model,
+        client,
+        received.start,
+        ClientLeaves(personal, shard.state),
+        shard,
+        key,
+        received.round,
       )
       shard = shard._replace(state=state)
     moves = isinstance(training, PersonalTogether)
-    rate = _rate(model, client, shard) if moves else None
+    rate = _rate(model, client, shard, received.round) if moves else None
     result = train_method(shard._replace(personal=personal, rate=rate))
     after, state = result.leaves
     for is_moved, kind in (
@@ -294,6 +353,7 @@ def attach_client_leaves(
   cohort: Cohort,
   map_clients: MapClients,
   models: int | None = None,
+  reads_everyone: bool = False,
 ) -> Cohort:
   """The cohort whose shards hold what clients compute with.
 
@@ -305,19 +365,21 @@ def attach_client_leaves(
     cohort: the participants.
     map_clients: how clients are mapped.
     models: K in a round of K models, where statistics have this axis.
+    reads_everyone: whether the round measures models on the data of clients that do
+      not take part; with newcomers it may in any case.
   """
   slots = cohort.ids.shape[0]
+  reads_everyone |= cohort.newcomers is not None
   if client.personal is not None:
-    row = _rows(client, memory, cohort, map_clients)
-    cohort = cohort._replace(
-      shards=cohort.shards._replace(
-        personal=row.leaves, state=_of_models(row.state, models, 1)
-      )
-    )
+    rows = _rows(client, memory, cohort, map_clients)
+    cohort = cohort._replace(shards=_with_rows(cohort.shards, rows, models))
+    if reads_everyone and cohort.everyone is not None:
+      of_all = _with_all_rows(client, memory, cohort.everyone, map_clients, models)
+      cohort = cohort._replace(everyone=of_all)
   if not jax.tree.leaves(states):
     return cohort
   everyone, validation = cohort.everyone, cohort.validation
-  if everyone is not None and cohort.newcomers is not None:
+  if everyone is not None and reads_everyone:
     everyone = everyone._replace(state=trees.repeat(states, everyone.size.shape[0]))
   if validation is not None:
     validation = validation._replace(state=states)
@@ -339,6 +401,35 @@ def _of_models(state: Params, models: int | None, axis: int) -> Params:
   )
 
 
+def _with_rows(shards: Shard, rows: Row, models: int | None) -> Shard:
+  """Shards [S] with what their clients keep."""
+  return shards._replace(personal=rows.leaves, state=_of_models(rows.state, models, 1))
+
+
+def _with_all_rows(
+  client: ClientUpdate,
+  memory: PyTree,
+  everyone: Shard,
+  map_clients: MapClients,
+  models: int | None,
+) -> Shard:
+  """The shards of all clients [C] with what each of them keeps.
+
+  Where the rows are on the host, they stay as they are: code that maps all clients
+  there gets their examples alone (``engine.windows``).
+  """
+  assert client.store is not None and client.personal is not None
+  table = client.personal.get(client.store.get(memory))._replace(trained=())
+  if split.within(table):
+    ids = jnp.arange(everyone.size.shape[0], dtype=jnp.int32)
+    cohort = Cohort(ids, everyone, everyone.size.astype(jnp.float32))
+    return _with_rows(everyone, fetch_rows(table, cohort, map_clients), models)
+  is_table = lambda leaf: split.is_held(leaf) or split.is_absent(leaf)
+  if any(map(is_table, jax.tree.leaves(table, is_leaf=is_table))):
+    return everyone
+  return _with_rows(everyone, table, models)  # no copy of it
+
+
 def _rows(
   client: ClientUpdate, memory: PyTree, cohort: Cohort, map_clients: MapClients
 ) -> Row:
@@ -358,6 +449,8 @@ class Places(NamedTuple):
   states: Callable[[Any], Params]
   #: K in a round of K models, where statistics have this axis
   models: int | None
+  #: see ``attach_client_leaves``
+  reads_everyone: bool = False
 
 
 def with_client_leaves(
@@ -378,19 +471,37 @@ def with_client_leaves(
     places: where the state has them.
   """
   roles, inner = model.roles, algorithm
-  memory, put, _, models = places
+  memory, put, _, models, reads_everyone = places
 
   def run_round(state, cohort, key):
     cohort = attach_client_leaves(
-      client, memory(state), places.states(state), cohort, map_clients, models
+      client,
+      memory(state),
+      places.states(state),
+      cohort,
+      map_clients,
+      models,
+      reads_everyone,
     )
     return inner.round(state, cohort, key)
+
+  def setup(state, everyone, key):
+    if reads_everyone and is_on_host(everyone.shards.x):
+      raise RowsOnHostError(
+        "`data_on`=host: not with layers or statistics that clients keep, of which "
+        "this method reads all clients' before round 1 (allowed: device)"
+      )
+    # The server's statistics are still those of a shard without any.
+    shards = _with_all_rows(client, memory(state), everyone.shards, map_clients, models)
+    return inner.setup(state, everyone._replace(shards=shards), key)
 
   algorithm = algorithm._replace(keeps_state=roles.has_state)
   if roles.has_state or client.personal is not None:
     algorithm = algorithm._replace(round=run_round)
   if client.personal is None:
     return algorithm
+  if reads_everyone or client.needs("setup"):
+    algorithm = algorithm._replace(setup=setup)
   store, place, options = client.store, client.personal, roles.personal
   by_itself = roles.has_personal and isinstance(options, PersonalAtEvaluation)
   assert store is not None

@@ -243,6 +243,12 @@ def from_torch(
     DataError: an item cannot be read or lacks an entry, the two data sets give a
       class different numbers, or see ``from_arrays``.
     OptionError: see ``from_arrays``.
+
+  Examples:
+    >>> items = [(np.full(3, i), i % 2) for i in range(6)]
+    >>> examples = from_torch(items, client=["anna", "bert"] * 3)
+    >>> examples.x_train.shape, examples.y_train.tolist()
+    ((6, 3), [0, 1, 0, 1, 0, 1])
   """
   options = dict(options)
   if client is not None and not isinstance(client, (int, str)):

@@ -11,6 +11,7 @@ from fedjax_alg.base import (
   Array,
   ClientData,
   Cohort,
+  Draw,
   Key,
   RoundAux,
   State,
@@ -57,7 +58,7 @@ def sample_cohort(
   elif sampler is samplers.cyclic:
     num_training = samplers.num_training_clients(data)
     expected = num_training / samplers.turns(num_training, cohort_size)
-  return layout.take_cohort(data, ids, number)._replace(expected=expected)
+  return layout.take_cohort(data, ids, number)._replace(draw=Draw(expected))
 
 
 #: Name in ``RunLog.finite`` of ``has_rows``.
@@ -145,10 +146,12 @@ def sample_and_run(
     )
     if late.deadline_s is not None:
       arrivals = late_clients.in_time(late, algorithm, state, cohort, arrivals, key)
-    round_end_s = arrivals.round_end_s
+    round_end_s, nobody = arrivals.round_end_s, data.size.shape[0]
+    assert cohort.draw is not None
+    draw = cohort.draw._replace(asked=jnp.where(cohort.present, cohort.ids, nobody))
     cohort = layout.take_cohort(
-      data, jnp.where(arrivals.arrived, cohort.ids, data.size.shape[0]), number
-    )._replace(part=arrivals.part, expected=cohort.expected)
+      data, jnp.where(arrivals.arrived, cohort.ids, nobody), number
+    )._replace(part=arrivals.part, draw=draw)
   new, aux = algorithm.round(state, cohort, key)
   if cohort.devices is not None and aux.work is not None and aux.times is None:
     aux = aux._replace(

@@ -23,8 +23,11 @@ from fedjax_alg import memory, split
 from fedjax_alg.data import layout
 from fedjax_alg.engine.dealing import AXIS, PROCESSES
 from fedjax_alg.errors import OptionError
+from fedjax_alg.part import of_type
 from fedjax_alg.typing import PyTree
 
+#: The most cores that become devices.
+MOST_DEVICES = 128
 _COMPILATION_CACHE = os.path.expanduser("~/.cache/fedjax_alg/jax")
 
 
@@ -67,9 +70,17 @@ def start(host_devices: int = 0) -> None:
   with the environment variable JAX_COMPILATION_CACHE_DIR; see docs/cluster.md.
 
   Args:
-    host_devices: number of CPU cores to use; 0 means all that this process
-      may use.
+    host_devices: number of CPU cores to use, at most 128; 0 means all that this
+      process may use.
+
+  Raises:
+    OptionError: ``host_devices`` is no such number.
   """
+  host_devices = of_type("host_devices", host_devices, int)
+  if not 0 <= host_devices <= MOST_DEVICES:
+    raise OptionError(
+      f"`host_devices`={host_devices}: must be at least 0 and at most {MOST_DEVICES}"
+    )
   if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (
     getattr(jax.config, "jax_compilation_cache_dir") is None
   ):

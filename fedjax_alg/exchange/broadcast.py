@@ -110,7 +110,7 @@ def send(
 def mean_bytes(
   compressor: Compressor, params: Params, memory: Any, cohort: Cohort
 ) -> Array:
-  """The bytes of one model to a participant, the mean of all, rounded up.
+  """The bytes of one model to a client that was asked, the mean of all, rounded up.
 
   Args:
     compressor: C.
@@ -124,11 +124,15 @@ def mean_bytes(
   heard: Heard = memory.extra
   message = compressor.nbytes(params)
   full = BYTES_PER_FLOAT * num_params(params)
-  num_known = heard.known.at[cohort.ids].get(mode="clip")
+  ids, receives = cohort.ids, cohort.present
+  asked = None if cohort.draw is None else cohort.draw.asked
+  if asked is not None:  # those who were lost have received it, too
+    ids, receives = asked, asked < heard.known.shape[0]
+  num_known = heard.known.at[ids].get(mode="clip")
   missed = heard.sent - num_known
-  anew = cohort.present & ((num_known < 0) | (missed > full // message))
-  missed = jnp.where(cohort.present & ~anew, missed, 0)
-  count = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
+  anew = receives & ((num_known < 0) | (missed > full // message))
+  missed = jnp.where(receives & ~anew, missed, 0)
+  count = jnp.maximum(receives.sum(dtype=jnp.int32), 1)
   return _share(missed.sum(dtype=jnp.int32), count, message) + _share(
     anew.sum(dtype=jnp.int32), count, full
   )

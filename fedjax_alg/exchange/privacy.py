@@ -276,9 +276,9 @@ def deviations(
 
 def _expected_participants(cohort: Cohort) -> Array:
   """The expected number of participants; of a cohort made by hand, theirs."""
-  if cohort.expected is None:
+  if cohort.draw is None or cohort.draw.expected is None:
     return jnp.maximum(cohort.present.sum().astype(jnp.float32), 1.0)
-  return jnp.asarray(cohort.expected, jnp.float32)
+  return jnp.asarray(cohort.draw.expected, jnp.float32)
 
 
 def clip(vectors: Params, norm: Array | float) -> tuple[Params, Array]:

@@ -64,7 +64,8 @@ class PersonalTraining(Part):
 
   rate: float = hyper(
     0.0,
-    "learning rate of the personal parameters; 0: the rate of the method's local steps",
+    "learning rate of the personal parameters; 0: the rate of the method's local steps "
+    "in this round, and that of round 1 when a client deploys the model",
     minimum=0.0,
   )
   steps: int = hyper(

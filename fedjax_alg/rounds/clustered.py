@@ -231,6 +231,9 @@ class Rule(NamedTuple):
   memberships: Callable[[Any], Array] | None = None
   #: whether it also moves clients that do not take part to other groups
   moves_everyone: bool = False
+  #: whether ``setup`` or ``before`` measures or trains models on the data of all
+  #: clients, which then come with what each of them keeps
+  reads_everyone: bool = False
   #: whether ``regroup`` or ``finish`` reads what each participant sent. If not,
   #: large updates are added up without being kept (``exchange.stacking``), and
   #: ``regroup`` is not called.
@@ -398,7 +401,7 @@ def compose_clustered(
     functools.partial(_client_params, method),
     lambda state: with_states(model, models_of(state), state.states),
     rule.membership,
-    idle=lambda state, cohort: state._replace(round=state.round + 1),
+    idle=functools.partial(_idle, method),
     takes_parts=client.takes_parts,
     reports_state=("members",),
   )
@@ -413,6 +416,7 @@ def compose_clustered(
         lambda state, changed: changed,
         lambda state: state.states,
         rule.num_groups,
+        rule.reads_everyone,
       ),
     )
   return wrap(exchange, algorithm)
@@ -462,6 +466,9 @@ def _setup(
   state = method.rule.setup(state, everyone, key)
   if not method.half.needs("setup"):
     return state
+  # Of one model, at which the local method is set up.
+  of_one = jax.tree.map(lambda leaf: leaf[:, 0], everyone.shards.state)
+  everyone = everyone._replace(shards=everyone.shards._replace(state=of_one))
   local, clients = setup_memory(
     method.half,
     state.server.local,
@@ -473,6 +480,18 @@ def _setup(
   return state._replace(
     server=state.server._replace(local=local), clients=method.map_clients.keep(clients)
   )
+
+
+def _idle(method: Clustered, state: ClusteredState, cohort: Cohort) -> ClusteredState:
+  """A round without participants, in which clients may join."""
+  if method.client.refresh and method.half.needs("setup"):
+    nobody = jnp.full_like(cohort.ids, -1)
+    memory = GroupedMemory(
+      state.server.local, state.clients, nobody, state.member, state.member
+    )
+    memory = method.client.refresh(memory, state.models, cohort, method.map_clients)
+    state = state._replace(server=state.server._replace(local=memory.server))
+  return state._replace(round=state.round + 1)
 
 
 def _round(
@@ -650,15 +669,10 @@ def _measure_and_step(
   key: Key,
 ) -> ClusteredState:
   """The step of the server along the gradients that groups measure at new models."""
-  if jax.tree.leaves(state.states):
-    cohort = attach_client_leaves(
-      method.client,
-      state,
-      state.states,
-      cohort,
-      method.map_clients,
-      method.num_models,
-    )
+  # Its rows and statistics are those after the training.
+  cohort = attach_client_leaves(
+    method.client, state, state.states, cohort, method.map_clients, method.num_models
+  )
   _, gradients, state = _anchor_gradients(
     method, "last_gradients", state, cohort, groups, weights, key
   )
@@ -914,11 +928,16 @@ def _cost(
 ) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
   participants = cohort.present.sum(dtype=jnp.int32)
+  # Those who were lost share what all receive, so that its total is the same.
+  asked = None if cohort.draw is None else cohort.draw.asked
+  num_asked = participants
+  if asked is not None:
+    num_asked = (asked < before.member.shape[0]).sum(dtype=jnp.int32)
   extra = method.rule.extra(before, after, cohort, notes)
-  down, up = (
-    messages.shared_by(jnp.maximum(participants, 1))
-    for messages in (extra.down, extra.up)
-  )
+  down = extra.down.shared_by(jnp.maximum(num_asked, 1))
+  # Without participants the round is undone (``Algorithm.idle``).
+  down = jnp.where(participants > 0, down, 0)
+  up = extra.up.shared_by(jnp.maximum(participants, 1))
   if method.statistics:  # each model that a client measures comes with its own
     down += method.statistics * (max(1, extra.evaluations) - 1)
   cost, work = costs(

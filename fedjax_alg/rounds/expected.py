@@ -101,6 +101,18 @@ def preferred(round_: Played) -> Expected:
   )
 
 
+def of_grouping(round_: Played) -> Expected:
+  """The grid with `client_update`=sgd: with one model a round is FedAvg's."""
+  several = round_.hparams.grouping.num_models > 1
+  return (preferred if several else vectors(1, 1))(round_)
+
+
+def of_server_steps(round_: Played) -> Expected:
+  """BAFFLE: in each step the model goes down, and a number for each direction up."""
+  steps = round_.hparams.steps_per_round
+  return Expected(steps * round_.params, steps * round_.hparams.directions, steps, 0)
+
+
 def of_components(round_: Played) -> Expected:
   """FedEM: all K components go down, are trained and come back."""
   k = round_.models

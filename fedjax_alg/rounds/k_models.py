@@ -36,7 +36,7 @@ from fedjax_alg.base import (
   num_params,
 )
 from fedjax_alg.client import objective
-from fedjax_alg.client.personal import attach_client_leaves, with_states
+from fedjax_alg.client.personal import with_states
 from fedjax_alg.client.update import Trained
 from fedjax_alg.engine.keys import (
   FORGERIES,
@@ -47,7 +47,7 @@ from fedjax_alg.engine.keys import (
 )
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
-from fedjax_alg.rounds.local_training import mean_statistics, train
+from fedjax_alg.rounds.local_training import attach_new_leaves, mean_statistics, train
 from fedjax_alg.rounds.one_model import (
   PURPOSES,
   ComposedState,
@@ -217,7 +217,11 @@ def run_k_models(
   elif not method.measures_anchor:  # in the warm-up there was no measurement
     assert warm_up is not None
     loss = jnp.where(warm_up, training.trained.loss, loss)
-  trained, vectors = _receive(method, training.trained, starts, preference, inputs)
+  attach = functools.partial(attach_new_leaves, client, state.memory, training)
+  at_end = inputs
+  if grouping.of_gradients and client.personal is not None:
+    at_end = inputs._replace(cohort=attach((), cohort, method.map_clients))
+  trained, vectors = _receive(method, training.trained, starts, preference, at_end)
   update, groups, new["updates"] = _updates(
     method, models, starts, anchors, state.memory, vectors, inputs
   )
@@ -238,10 +242,8 @@ def run_k_models(
   gap = trees.slot_norm(trees.subtract(trained, trees.index(new_models, preference)))
   discrepancy = trees.slot_mean(cohort.present.astype(jnp.float32), gap)
   if server.when == "after":
-    if jax.tree.leaves(states):
-      cohort = attach_client_leaves(
-        client, state.memory, states, cohort, method.map_clients, k
-      )
+    if jax.tree.leaves(states) or client.personal is not None:
+      cohort = attach(states, cohort, method.map_clients, k)
     _, gradients, new["last_gradients"] = anchor_gradients(
       method, "last_gradients", new_models, inputs._replace(cohort=cohort)
     )

@@ -7,6 +7,7 @@ import jax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Params, Shard
+from fedjax_alg.client.personal import attach_client_leaves
 from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
@@ -53,6 +54,32 @@ def mean_statistics(
   return trees.where_slots(
     members.any(1), trees.group_mean(weights, groups, k, after), before
   )
+
+
+def attach_new_leaves(
+  client: ClientUpdate,
+  memory: PyTree,
+  training: Training,
+  states: Params,
+  cohort: Cohort,
+  map_clients: MapClients,
+  models: int | None = None,
+) -> Cohort:
+  """The cohort with what its clients and the server have after the training.
+
+  Args:
+    client: the client's half.
+    memory: its memory before the training.
+    training: the participants' training.
+    states: the server's new statistics; see ``attach_client_leaves``.
+    cohort: the participants.
+    map_clients: how one client's code is mapped over the participants.
+    models: see ``attach_client_leaves``.
+  """
+  if client.personal is not None:
+    assert client.store is not None
+    memory = client.store.put(memory, training.table)
+  return attach_client_leaves(client, memory, states, cohort, map_clients, models)
 
 
 def train(

@@ -12,6 +12,7 @@ from typing import Any
 from fedjax_alg import trees
 from fedjax_alg.base import BYTES_PER_FLOAT, Algorithm, Cohort, Params
 from fedjax_alg.client import objective
+from fedjax_alg.client.personal import rate_of_round, refuse_rate_of_steps
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange.links import count_bytes
 from fedjax_alg.exchange.weights import ByLoss
@@ -40,7 +41,14 @@ def weighs_by_losses(
     method: the method; its local half is from ``sends_loss``.
     run_round: its round (``one_model.run_round``).
     rule: how the weights follow from the losses.
+
+  Raises:
+    OptionError: the rule reads the learning rate, which changes from step to step.
   """
+  if rule.shorten is not None:
+    refuse_rate_of_steps(
+      method.client, f"`client_weights`={rule.name} reads one rate in a round"
+    )
 
   def init(params, spec, key):
     state = algorithm.init(params, spec, key)
@@ -67,14 +75,13 @@ def weighs_by_losses(
       *args: object,
     ) -> Mean:
       mean = method.average(weighted, start, training, cohort, *args)
-      rate = method.client.learning_rate
       if rule.shorten is None:
         return mean
       squares = training.squares
       if squares is None:
         squares = trees.slot_norm(mean.updates) ** 2
-      assert rate is not None
-      factor = rule.shorten(weights, losses, squares, rate(cohort.shards))
+      rate = rate_of_round(method.client, cohort.shards, state.round)
+      factor = rule.shorten(weights, losses, squares, rate)
       square = None if mean.square is None else factor**2 * mean.square
       return mean._replace(update=trees.scale(factor, mean.update), square=square)
 

@@ -37,7 +37,7 @@ from fedjax_alg.base import (
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
-from fedjax_alg.client.personal import attach_client_leaves, first_states
+from fedjax_alg.client.personal import first_states
 from fedjax_alg.client.update import ClientUpdate, own_memory
 from fedjax_alg.engine.keys import (
   FIRST_GRADIENTS,
@@ -52,7 +52,12 @@ from fedjax_alg.engine.keys import (
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.links import Exchange, communication
 from fedjax_alg.rounds import ledger
-from fedjax_alg.rounds.local_training import Training, mean_statistics, train
+from fedjax_alg.rounds.local_training import (
+  Training,
+  attach_new_leaves,
+  mean_statistics,
+  train,
+)
 from fedjax_alg.typing import Numeric, PyTree
 
 #: Names of the aggregates of a round -> the purpose of the key (``server_key``).
@@ -267,17 +272,12 @@ def run_anchored_round(
 def _after_training(
   method: TwoHalves, state: ComposedState, cohort: Cohort, training: Training
 ) -> Cohort:
-  """The cohort with the server's statistics after the local steps."""
-  if not jax.tree.leaves(state.states):
-    return cohort
-  return attach_client_leaves(
-    method.client,
-    state.memory,
-    mean_statistics(
-      trees.index(state.states, 0), training.trained.leaves.state, cohort
-    ),
-    cohort,
-    method.map_clients,
+  """The cohort with what clients and server have after the local steps."""
+  states = trees.index(state.states, 0)
+  if jax.tree.leaves(states):
+    states = mean_statistics(states, training.trained.leaves.state, cohort)
+  return attach_new_leaves(
+    method.client, state.memory, training, states, cohort, method.map_clients
   )
 
 

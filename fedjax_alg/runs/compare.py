@@ -439,6 +439,15 @@ def compare(
   Raises:
     OptionError: an argument that cannot be used, or a run without the metric
       or the protocol.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", num_clients=5)
+    >>> runs = {rate: fa.run("fedavg", fed, rounds=1, cohort_size=2, client_lr=rate,
+    ...                      seeds=3, evaluate=("global",)) for rate in (0.1, 0.3)}
+    >>> [pair] = compare(runs).pairs
+    >>> pair.label, len(pair.difference.values)  # one of each seed
+    ('0.3', 3)
   """
   if isinstance(results, Mapping):
     results = by_label(results)

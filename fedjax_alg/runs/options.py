@@ -45,8 +45,9 @@ class LengthOptions(HParams):
   rounds: int | None = hyper(
     None,
     "number of communication rounds; default 100. For methods in "
-    "closed form the default is the number of layers that they fit "
-    "(pfedacnnl: twice that)",
+    "closed form it is the number of their steps: one for each layer; pfedacnnl has "
+    "one more for each personal layer, and deepafl two for each block and one for "
+    "the first head",
     minimum=1,
   )
   participation: float | None = hyper(

@@ -179,5 +179,10 @@ def progress_bar(name: str = "run") -> ProgressBar:
 
   Raises:
     OptionError: the name is no text.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", num_clients=10)
+    >>> result = fa.run("fedncm", fed, callbacks=progress_bar("digits"))
   """
   return ProgressBar(of_type("name", name, str))

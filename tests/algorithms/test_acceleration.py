@@ -59,6 +59,18 @@ def test_fedexp_extrapolates_as_far_as_the_updates_disagree(problem):
   assert max(rates) > 1.05
 
 
+def test_fedexp_deploys_the_mean_of_models_that_clients_received(problem):
+  """With `compress_down` the server's move is not that of the clients' model."""
+  settings = dict(WORK, compress_down="topk:0.3")
+  _, rounds = bridge.rounds(problem, "fedexp", **settings)
+  last = bridge.start(problem)
+  for r in rounds:
+    model = bridge.to_oracle(bridge.model_of(r.state))
+    mean = deployed(problem, "fedexp", r.state, **settings)
+    np.testing.assert_allclose(bridge.to_oracle(mean), (last + model) / 2, atol=1e-6)
+    last = model
+
+
 def test_fedexp_extrapolates_along_its_momentum(problem):
   settings = dict(WORK, epsilon=1e-4, extrapolation_momentum=0.6)
   h, rounds = bridge.rounds(problem, "fedexp", **settings)

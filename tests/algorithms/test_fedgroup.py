@@ -13,6 +13,7 @@ from fedjax_alg import trees
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.algorithms.fedgroup import CosineStart, KMeansCenters, RandomStart
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data import layout
 from fedjax_alg.runs import plan, prepare
 from tests import problems
 from tests.algorithms import bridge, grouped
@@ -484,3 +485,22 @@ def test_a_threshold_for_classes_that_stay_is_refused():
   fed = fa.federate("digits", num_clients=12)
   with pytest.raises(fa.OptionError, match="^migration=0.5: "):
     fa.run("fedgroup", fed, rounds=1, cohort_size=4, migration=0.5)
+
+
+def test_pre_training_is_billed_once_by_the_examples_that_it_reads(problem):
+  """Else clients that join later cost in round 1, too, and whole data cost nothing."""
+  steps, joins = 3, np.repeat([0, 1], [7, 5])
+  settings = dict(batch_size=0, local_steps=1, pretrain_steps=steps)
+  run = grouped.programs("fedgroup", num_groups=2, **settings)
+  data = problem.data._replace(joins=jnp.asarray(joins, jnp.int32))
+  state = run.begin(
+    problems.some_params(problem.model), layout.present(data, 0), grouped.START
+  )
+  examples = np.array([len(y) for _, y in problem.clients])
+  size = problems.CLASSES * (problems.FEATURES + 1)
+  for n, key in enumerate(grouped.KEYS[:3]):
+    state, aux = run.round(state, layout.present(data, n), key)
+    takes_part, is_new = joins <= n, joins == n
+    read = examples[takes_part].sum() + steps * examples[is_new].sum()
+    assert aux.cost.example_gradients == read
+    assert aux.cost.down == size + is_new.sum() * size // takes_part.sum()

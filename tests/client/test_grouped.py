@@ -141,6 +141,35 @@ def test_a_group_is_a_federation_of_its_members(text, server):
   problems.assert_equal(trees.index(state.models, 2), start)  # nobody is in it
 
 
+def test_clients_that_join_a_round_without_participants_are_counted():
+  """Else the statistics of all features would be without them for good."""
+  problem = problems.softmax_problem()
+  client, step, weights = halves_of(problem, "svrg", "average")
+  options = dict(map_clients=clients.ClientMap(), exchange=Exchange(weights))
+  everyone = padded(problem, range(C))
+  is_new = np.arange(C) >= 8
+  size = jnp.where(is_new, 0, everyone.shards.size)
+  first = everyone._replace(
+    shards=everyone.shards._replace(size=size), weight=size.astype(jnp.float32)
+  )
+  joining = padded(problem, [])._replace(newcomers=jnp.asarray(is_new))
+
+  def memory_of(algorithm, local):
+    state = algorithm.setup(bridge.init(problem, algorithm), first, KEYS[0])
+    return local(state), local(algorithm.idle(state, joining))
+
+  before, counted = memory_of(
+    compose_clustered(problem.model, client, by_parity(), step, **options),
+    lambda state: trees.index(state.server.local, 0),
+  )
+  _, wanted = memory_of(
+    compose(problem.model, client, step, **options),
+    lambda state: grouped.split_memory(client, state.memory)[0],
+  )
+  problems.assert_close(counted, wanted, 1e-6)
+  assert problems.differ(counted, before)
+
+
 @pytest.mark.parametrize("text", ["scaffold", "scaffold_m", "muon", "dyn"])
 def test_a_group_keeps_the_mean_of_its_members_rows_when_they_change(text):
   """Else its models would go on along a bias: c, and what its members subtract."""

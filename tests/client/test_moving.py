@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.base import ClientData
-from fedjax_alg.client import minibatches
+from fedjax_alg import models, registry
+from fedjax_alg.base import ClientData, FedSpec
+from fedjax_alg.client import minibatches, objective
 from fedjax_alg.data import layout
-from fedjax_alg.engine import checkpoint
+from fedjax_alg.engine import checkpoint, loop
+from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import client_keys, run_keys
+from fedjax_alg.models import roles
 from fedjax_alg.rounds.local_training import mean_statistics
 from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.prepare import cautions
@@ -336,6 +339,50 @@ def test_every_group_has_statistics_of_its_own():
     assert len(members)
     expected, states = fedavg([clients[i] for i in members], "global")
     check(problems.row(models, k), expected[0], states[0], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ("state", "leaves"), [("global", ()), ("local", ()), ("global", ("personal:last",))]
+)
+def test_drift_is_measured_with_what_clients_deploy(state, leaves):
+  """FedDrift asks all clients; without it they answer with what nobody has trained."""
+  data = federation()[0].data.train
+  model = roles.split(
+    models.as_model(Normed(), (4,), CLASSES, l2=0.0), leaves, model_state=state
+  )
+  algorithm = registry.build(
+    "feddrift",
+    model,
+    map_clients=ClientMap(),
+    max_groups=2,
+    step_rounds=2,
+    variant="eager:9,loss",
+    local_steps=2,
+    batch_size=0,
+    client_lr=RATE,
+  )
+  spec, key = FedSpec(3, 3, CLASSES, (4,), sum(SIZES)), jax.random.key(1)
+  deployed, everyone = roles.deployed(model), layout.everyone(data)
+  everyone = everyone._replace(everyone=everyone.shards)
+
+  @problems.quick_jit
+  def play():
+    now = loop.initial_state(lambda _: algorithm, model, spec, run_keys(0), {}, data)
+    for _ in range(2):
+      now, _ = algorithm.round(now, everyone, key)
+    losses = []
+    for i in range(3):
+      shard = layout.shard_of(data, i)
+      params = algorithm.client_params(now, jnp.int32(i), shard, key)
+      losses.append(objective.full_loss(deployed, params, shard))
+    new, aux = algorithm.round(now, everyone, key)
+    return new.memory.least, jnp.stack(losses), aux.cost
+
+  least, losses, cost = play()
+  np.testing.assert_allclose(least, losses, rtol=1e-5)
+  # The model for the answer, and that for the training, with what belongs to it.
+  size = model.roles.floats()["shared"] + 2 * WIDTH * (state == "global")
+  assert cost[0] == 2 * size
 
 
 def test_means_of_statistics():

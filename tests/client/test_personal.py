@@ -5,13 +5,16 @@ import hashlib
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg import models, registry
+from fedjax_alg import models, registry, trees
 from fedjax_alg.base import FedSpec
+from fedjax_alg.client import objective
 from fedjax_alg.data import layout
+from fedjax_alg.engine import loop
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.models import roles
@@ -226,6 +229,160 @@ def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, training, vect
     1,
     steps * sum(SIZES),
   ]
+
+
+class Bench:
+  """An algorithm whose clients have private heads, round by round."""
+
+  def __init__(self, name, training=roles.PersonalTogether(), **options):
+    self.data = federation()[0].data.train
+    self.model = roles.split(
+      models.MLP((WIDTH,)).build((4,), CLASSES, l2=0.01), ["personal:last"], training
+    )
+    work = dict(local_steps=4, batch_size=0, client_lr=0.5)
+    self.algorithm = registry.build(
+      name, self.model, map_clients=ClientMap(), **work | options
+    )
+    self.round = problems.quick_jit(self.algorithm.round)
+    spec = FedSpec(3, 3, CLASSES, (4,), sum(SIZES))
+    self.start = problems.quick_jit(
+      lambda: loop.initial_state(
+        lambda numbers: self.algorithm, self.model, spec, run_keys(5), {}, self.data
+      )
+    )()
+
+  def play(self, state, *ids):
+    """The state after a round of these clients."""
+    slots = jnp.int32([*ids, *[3] * (3 - len(ids))])
+    return self.round(state, layout.take_cohort(self.data, slots), jax.random.key(2))[0]
+
+  def gradient(self, params, head, client):
+    """Of a client with this head, by the shared parameters."""
+    shard = layout.shard_of(self.data, client)._replace(personal=head)
+    return objective.full_value_and_grad(self.model, params, shard)[1]
+
+
+def heads_of(state):
+  """[C, ...], the private layers in a state."""
+  if hasattr(state, "clients"):
+    return state.clients[0].leaves
+  return state.memory.extra.leaves
+
+
+def test_delayed_gradients_are_those_of_the_clients_heads():
+  """Before round 1 and of who joins; without it they are those of seed 0's head."""
+  bench = Bench("losac", variant="client:full")
+  w = trees.index(bench.start.models, 0)
+
+  def check(state, clients):
+    for i in clients:
+      problems.assert_close(
+        problems.row(state.own_memory.table, i),
+        bench.gradient(w, problems.row(heads_of(state), i), i),
+      )
+
+  check(bench.start, range(3))
+  extended = bench.start.memory
+  heads = trees.scale(-2.0, extended.extra.leaves)
+  state = bench.start._replace(
+    memory=extended._replace(extra=extended.extra._replace(leaves=heads))
+  )
+  cohort = layout.take_cohort(bench.data, jnp.int32([0, 3, 3]))
+  joining = cohort._replace(newcomers=jnp.array([False, True, True]))
+  check(bench.round(state, joining, jax.random.key(2))[0], (1, 2))
+
+
+def test_all_clients_are_clustered_by_steps_with_their_heads():
+  """FL+HC: without it every client takes the steps with the head of seed 0."""
+  bench = Bench("flhc", local_steps=1, cluster_after=1, max_groups=2)
+  before = bench.play(bench.start, 0, 1, 2)
+  w = trees.index(before.models, 0)
+  steps = [bench.gradient(w, problems.row(heads_of(before), i), i) for i in range(3)]
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps)
+  updates = -0.5 * np.asarray(trees.to_matrix(stacked)[0])
+  after = bench.play(before, 0, 1, 2)
+  for k in range(2):
+    mean_update = updates[np.asarray(after.member) == k].mean(0)
+    np.testing.assert_allclose(after.memory.directions[k], mean_update, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("name", "options"),
+  [
+    ("fedgroup", dict(num_groups=2, centers="kmeans:10", pretrain_steps=1)),
+    ("ifca", dict(num_groups=2, group_init="kmeans++", local_steps=1)),
+  ],
+)
+def test_groups_before_round_1_come_from_steps_with_the_heads_of_the_run(name, options):
+  """Without it clients take these steps with the head of seed 0."""
+  bench = Bench(name, **options)
+  w, heads = bench.model.init(run_keys(5).model), heads_of(bench.start)
+  steps = [bench.gradient(w, problems.row(heads, i), i) for i in range(3)]
+  updates = -0.5 * np.asarray(
+    trees.to_matrix(jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps))[0]
+  )
+  start = np.asarray(trees.to_matrix(jax.tree.map(lambda leaf: leaf[None], w))[0])
+  moves = np.asarray(trees.to_matrix(bench.start.models)[0]) - start
+  member = np.asarray(bench.start.member)
+  for k in range(2):  # a mean over the members of a group, or the step of one client
+    sets = [member == k] if name == "fedgroup" else np.eye(3, dtype=bool)
+    gaps = [np.abs(moves[k] - updates[members].mean(0)).max() for members in sets]
+    assert min(gaps) < 1e-6
+
+
+@pytest.mark.parametrize(
+  ("name", "options"),
+  [
+    ("composed", {}),
+    ("composed", dict(grouping="model:2,threshold=3")),
+    ("ifca", dict(num_groups=1, group_init="shared")),
+  ],
+)
+def test_the_gradient_after_training_is_that_of_the_new_head(name, options):
+  """One participant, as the server knows it; without it that of the old head."""
+  bench = Bench(name, server="adaptive:0.9,0.999", server_lr=1e-6, **options)
+  state = bench.play(bench.start, 1)
+  server = state.server.step if name == "ifca" else state.server
+  expected = bench.gradient(
+    trees.index(state.models, 0), problems.row(heads_of(state), 1), 1
+  )
+  problems.assert_close(trees.index(server, 0).m, trees.scale(0.1, expected), rtol=1e-4)
+
+
+def test_gradients_that_are_grouped_are_those_of_the_new_heads():
+  """GA in its warm-up, which is a step along the gradient of the trained model."""
+  options = dict(client_update="mime", server="average")
+  bench = Bench("composed", **options)
+  trained = trees.index(bench.play(bench.start, 1).models, 0)
+  by_gradient = Bench("composed", grouping="gradient:2,threshold=3", **options)
+  state = by_gradient.play(by_gradient.start, 1)
+  move = trees.subtract(*(trees.index(s.models, 0) for s in (by_gradient.start, state)))
+  expected = bench.gradient(trained, problems.row(heads_of(state), 1), 1)
+  length = (trees.squared_norm(move) / trees.squared_norm(expected)) ** 0.5
+  problems.assert_close(move, trees.scale(length, expected), rtol=1e-4)
+
+
+@pytest.mark.parametrize("training", [roles.PersonalTogether, roles.PersonalFirst])
+def test_heads_move_at_the_rate_of_the_round(training):
+  """In round 3 of a schedule: without it they would move at the rate of round 1."""
+  falling, constant = (
+    Bench("fedavg", training(), **options)
+    for options in (
+      dict(client_lr=0.5, client_lr_schedule="step:0.1,1"),
+      dict(client_lr=0.005),
+    )
+  )
+  start = falling.start._replace(round=jnp.int32(2))
+  problems.assert_close(
+    *(heads_of(bench.play(start, 0, 1, 2)) for bench in (falling, constant))
+  )
+
+
+def test_a_rate_that_changes_from_step_to_step_is_no_rate_of_a_head():
+  over_steps = dict(client_lr_schedule="cosine:4,over=steps")
+  with pytest.raises(fa.OptionError, match="^client_lr_schedule=.*a rate above 0"):
+    play("fedper", federation()[0], **over_steps)
+  Bench("fedavg", roles.PersonalTogether(rate=0.1), **over_steps)
 
 
 def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):

@@ -18,6 +18,8 @@ import shlex
 import shutil
 import subprocess
 import symtable
+import types
+from typing import Any
 from unittest import mock
 
 import jax
@@ -33,14 +35,19 @@ from experiments.cli import config
 from experiments.cli import flags as cli_flags
 import fedjax_alg
 from fedjax_alg import errors, metrics, models, part, registry, tasks
+from fedjax_alg.algorithms import halves
+from fedjax_alg.algorithms.fsvrg import FSVRGHParams
+from fedjax_alg.algorithms.mime import MimeSVRGHParams
 from fedjax_alg.data import is_tfds, options
 from fedjax_alg.data.datasets import DATASETS
 from fedjax_alg.engine import clients
 from fedjax_alg.hparams import fields_by_group
 from fedjax_alg.rounds import one_model
-from fedjax_alg.runs import api, methods
+from fedjax_alg.rounds.clustered import GroupWork
+from fedjax_alg.runs import api, dry_run, methods, plan
 from fedjax_alg.runs import compare as compare_lib
 from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.testing import bench
 from tests import made_runs
 from tests.contract import test_parameter_roles
 from tests.each import each
@@ -770,6 +777,49 @@ def test_the_page_of_every_method_says_what_a_round_costs():
   }
 
 
+def counts_of_the_bench(name):
+  """The counts of a method that ``testing.bench`` sets to others than the defaults."""
+  entry = registry.get(name)
+  values = {**bench.SMALL, **entry.test_hparams}
+  return {
+    field
+    for field in values.keys() & entry.fields.keys()
+    if type(entry.fields[field].default) is not float
+    and values[field] != getattr(entry.hparams(), field)
+  } - {"local_steps", "batch_size", "concurrency"}  # how long, and how many at once
+
+
+@each(
+  "name",
+  [
+    name
+    for name, entry in registry.ALGORITHMS.items()
+    if entry.rounds is None
+    and counts_of_the_bench(name)
+    # A clustered method has another bill in the rounds that make its groups.
+    and not issubclass(entry.hparams, halves.GroupTraining)
+  ],
+)
+def test_the_costs_on_a_page_are_billed_with_the_defaults(name):
+  """The contract holds a ledger to rounds with the bench's values alone."""
+  fed = fedjax_alg.federate("digits", num_clients=10)
+  prepared = plan.from_keywords(name, fed, cohort_size=5, evaluate="global").prepare()
+  size, traffic = prepared.plan["parameters"], extension("method_costs").count(name)
+
+  def number(words):  # "9 P + 1"
+    return sum(
+      int(term.strip(" P") or 1) * (size if "P" in term else 1)
+      for term in words.split(" + ")
+    )
+
+  *_, cost, _ = dry_run._bill(prepared)
+  assert (number(traffic.down), number(traffic.up), traffic.exchanges) == (
+    cost.down[-1],
+    cost.up[-1],
+    cost.exchanges[-1],
+  )
+
+
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_the_code_on_the_page_of_a_method_can_be_started(name, tmp_path, monkeypatch):
   """In Python and in a shell, up to where programs would be compiled."""
@@ -888,54 +938,294 @@ def refuses_private_layers():
 
 @pytest.mark.fast
 def test_methods_with_private_layers_are_counted_and_the_others_named():
-  """README said "any method"."""
+  """README and a notebook said "any method"."""
   refused, count = refuses_private_layers(), len(documented_methods())
   words = (str(count - len(refused)), str(count))
   for text in ((ROOT / "README.md").read_text("utf-8"), page_of("methods")):
     assert re.findall(r"(\d+) of (?:the )?(\d+) methods", text) == [words]
   part = page_of("personal").partition("## Errors you may see")[2]
   assert {name for name in re.findall(r"`(\w+)`", part)} >= refused
+  for path in [*NOTEBOOKS, ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    text = path.read_text("utf-8")
+    assert not re.search(
+      r"\b(any|every) method takes|every method \w+ them", text, re.I
+    )
+
+
+def line_of(page, start):
+  """The item of a page, or the row of a table, that begins with a text."""
+  (text,) = re.findall(rf"^(?:- |\| )?{start}.*", page_of(page), re.M)
+  return text
+
+
+def labels_of(names):
+  """The names that pages have for methods: those of figures, or of the page."""
+  of_page = {"per_fedavg": "Per-FedAvg", "local": "`local`"}
+  return {of_page.get(name, registry.get(name).label) for name in names}
+
+
+def labels_in(text):
+  """The names of methods in a text."""
+  return {
+    name
+    for name in labels_of(registry.ALGORITHMS)
+    if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-]| dual)", text)
+  }
+
+
+def takes(name, **options):
+  """Tells whether a method can be built with options; others are set if it has them."""
+  entry = registry.get(name)
+  others = dict(local_steps=5, local_scaling=False, aggregate_scaling="none")
+  values = {k: v for k, v in others.items() if k in entry.fields} | options
+  if not values.keys() <= entry.fields.keys():
+    return False
+  try:
+    entry.make(TINY, *entry.parts(**values), clients.ClientMap())
+  except errors.OptionError:
+    return False
+  return True
+
+
+TINY = models.Softmax().build((1,), 2)
 
 
 @pytest.mark.fast
 def test_guides_name_the_methods_that_refuse_an_option():
-  """Lists that stayed as methods came. A name is that of figures, or of the page."""
-
-  def line(page, start):
-    (text,) = re.findall(rf"^- {start}.*", page_of(page), re.M)
-    return text
-
-  def names_of(chosen):
-    other = {"per_fedavg": "Per-FedAvg", "local": "`local`"}
-    return {other.get(name, registry.get(name).label) for name in chosen}
-
-  def named(text):
-    labels = names_of(registry.ALGORITHMS)
-    return {
-      name for name in labels if re.search(rf"(?<![\w-]){name}(?!\w| dual)", text)
-    }
-
-  sampled = [n for n, e in registry.ALGORITHMS.items() if not e.all_clients]
-  tiny = models.Softmax().build((1,), 2)
-  own = [
+  """Lists that stayed as methods came."""
+  entries = registry.ALGORITHMS
+  sampled = [n for n, e in entries.items() if not e.all_clients]
+  keeping = [
     name
     for name in sampled
     if not methods.method_of(name)
     .resolved()
-    .build(tiny, clients.ClientMap())
+    .build(TINY, clients.ClientMap())
     .takes_parts
   ]
-  assert named(line("late", "You can use `kept`")) == names_of(own)
+  assert labels_in(line_of("late", "You can use `kept`")) == labels_of(keeping)
   no_deadline = [name for name in sampled if registry.get(name).no_deadline]
-  assert named(line("late", "`dropped` and")) == names_of(no_deadline)
+  assert labels_in(line_of("late", "`dropped` and")) == labels_of(no_deadline)
 
-  exact = [n for n, e in registry.ALGORITHMS.items() if e.no_compression_because]
+  exact = [name for name in entries if not takes(name, compress_up="topk:0.1")]
   part = page_of("compression").partition("## Combinations that are refused")[2]
-  assert named(part.replace("`central`", "pooled optimum")) >= names_of(exact)
+  assert labels_in(part.replace("`central`", "pooled optimum")) >= labels_of(exact)
 
-  stored = [n for n, e in registry.ALGORITHMS.items() if "store_sums" in e.fields]
+  stored = [n for n, e in entries.items() if "store_sums" in e.fields]
   (text,) = re.findall(r"takes one solution: (.*)", page_of("forget"))
-  assert named(text) == names_of(stored)
+  assert labels_in(text) == labels_of(stored)
+
+  adapting = [n for n, e in entries.items() if e.adapts]
+  (text,) = re.findall(
+    r"adapt the model on a client's data \((.*?)\)", line_of("data", r"\*\*Test")
+  )
+  assert labels_in(text) == labels_of(adapting)
+
+  # Methods in closed form and BAFFLE have no links at all.
+  of_mean = [n for n, e in entries.items() if e.links and "aggregator" not in e.fields]
+  for page, end in (
+    ("hostile", r"only have `mean`.*"),
+    ("methods", r"have the mean only"),
+    ("command_line", r"have the mean only"),
+    ("add_an_algorithm", r"have the mean only"),
+  ):
+    (text,) = re.findall(rf"[^.(]*?\bFed[^.]*{end}", page_of(page))
+    assert labels_in(text) == labels_of(of_mean) and "server=extrapolated`" in text, (
+      page
+    )
+  assert not takes("composed", server="extrapolated", aggregator="median")
+
+  for page, start in (("deploy", "AFL and FedACnnL send"), ("models", "On a GPU or")):
+    (text,) = re.findall(r"\(([^()]*precision[^()]*)\)", line_of(page, start))
+    assert labels_in(text) <= labels_of(
+      n for n in entries if "precision" in entries[n].fields
+    )
+    assert labels_in(text)
+
+
+@pytest.mark.fast
+def test_the_page_on_privacy_names_what_works():
+  """FedACG, FedSAM and layers that stay with a client were not there."""
+  text = page_of("private").partition("## What goes together")[2]
+  rows = dict.fromkeys(("works", "works with `--private=adaptive`"), "")
+  for head, row in re.findall(r"^\| (works.*?) \| (.*) \|$", text, re.M):
+    rows[head] += row
+  fixed = {name for name in registry.ALGORITHMS if takes(name, private="fixed")}
+  of_heads = {n for n, e in registry.ALGORITHMS.items() if e.options.get("roles")}
+  assert fixed > of_heads
+  assert labels_in(rows["works"]) == labels_of(fixed - {"composed"})
+  adaptive = {n for n in registry.ALGORITHMS if takes(n, private="adaptive")}
+  row = rows["works with `--private=adaptive`"]
+  assert labels_in(row) == labels_of(adaptive - fixed)
+  steps = {
+    step.WORD
+    for step in part.parts_of(halves.SERVERS)
+    if not takes("composed", private="adaptive", server=step.EXAMPLE)
+  }
+  assert steps == {"extrapolated"} and "but `extrapolated`" in rows["works"]
+
+
+@pytest.mark.fast
+def test_the_page_on_optimizers_names_every_method():
+  """FedEM has the options; SCAFFOLD-M, FedDyn and others were in no list."""
+  entries = registry.ALGORITHMS
+  (text,) = re.findall(r"^These options work with .*", page_of("optimizers"), re.M)
+  head, _, tail = text.partition("The others define")
+  having = {n for n, e in entries.items() if "client_optimizer" in e.fields}
+  clustered = {n for n, e in entries.items() if issubclass(e.hparams, GroupWork)}
+  assert clustered <= having
+  assert labels_in(head) == labels_of(having - clustered - {"composed"})
+  updates: Any = part.parts_of(halves.CLIENT_UPDATES)
+  words = "|".join(update.WORD for update in updates if update.TAKES_OPTIMIZER)
+  assert f"`--client_update={words}`" in head
+  families = {
+    name
+    for name, entry in entries.items()
+    if issubclass(entry.hparams, (FSVRGHParams, MimeSVRGHParams))
+    or entry.display.family == "gradient_free"
+  } | {"central"}
+  labels = labels_of(entries.keys() - having)
+  assert labels - labels_of(families) <= labels_in(tail) <= labels
+
+
+@pytest.mark.fast
+def test_the_page_on_server_steps_says_where_there_is_a_rate_and_where_a_step():
+  """`server_lr` was called an option of all steps."""
+  (text,) = re.findall(r"`server_lr` is the rate of .*", page_of("server_steps"))
+  rates, _, others = text.partition(". ")
+  without = {
+    step.WORD
+    for step in part.parts_of(halves.SERVERS)
+    if not takes("composed", server=step.EXAMPLE, server_lr=0.5)
+  }
+  assert {*re.findall(r"`(\w+)`", rates)} - {"server_lr"} == without
+  entries = registry.ALGORITHMS
+  clustered = {n for n, e in entries.items() if issubclass(e.hparams, GroupWork)}
+  having = {n for n, e in entries.items() if "server" in e.fields} - {"composed"}
+  assert labels_in(others) == labels_of(having ^ clustered)
+
+
+@pytest.mark.fast
+def test_the_default_number_of_rounds_names_the_methods_with_more_steps_than_layers():
+  """DeepAFL has two for a block, and pFedACnnL none for layers that it has not."""
+  longer = set()
+  for name, entry in registry.ALGORITHMS.items():
+    try:
+      if entry.rounds and entry.rounds(entry.hparams(), 3) != 3:
+        longer.add(name)
+    except errors.OptionError:  # one layer only
+      pass
+  (row,) = re.findall(r"^\| <span id=\"rounds\".*", page_of("options"), re.M)
+  assert set(re.findall(r"\w+", row)) & registry.ALGORITHMS.keys() == longer
+
+
+@pytest.mark.fast
+def test_the_options_on_the_page_of_a_method_are_read():
+  """Of the method, of a run, or of another method that the line names or links."""
+  flags = {flag.name for flag in cli_flags.run_flags()} | {
+    field.name
+    for kind in (options.DataOptions, RunOptions)
+    for field in dataclasses.fields(kind)
+  }
+  unread = []
+  for name in documented_methods():
+    text = re.sub(
+      r"<!-- generated:.*?<!-- end of generated -->",
+      "",
+      page_of(f"methods/{name}"),
+      flags=re.S,
+    )
+    for line in text.splitlines():
+      others = {name, *re.findall(r"(?:`|\()(\w+)(?:`|\.md)", line)}
+      for option in re.findall(r"`(?:--)?(\w+)=[^`]*`", line):
+        readable = flags.union(
+          *(
+            registry.get(method).fields
+            for method in others
+            if method in registry.ALGORITHMS
+          )
+        )
+        if option not in readable:
+          unread.append(f"{name}: {option}")
+  assert not unread
+
+
+@pytest.mark.fast
+def test_papers_name_functions_that_are_in_their_files():
+  """A row `file.py`: `name`, `name` of a table; names with a dot are of a class."""
+  missing, count = [], 0
+  for page in sorted((ROOT / "docs" / "papers").glob("*.md")):
+    for cell in re.split(r"[;|\n]", page.read_text("utf-8")):
+      match = re.search(r"`([\w/]+\.py)`: (.*)", cell)
+      if not match:
+        continue
+      (path,) = (p for p in (ROOT / match[1], LIBRARY / match[1]) if p.is_file())
+      words = set(re.findall(r"\w+", path.read_text("utf-8")))
+      for name in re.findall(r"`([A-Za-z_][\w.]*)`", match[2]):
+        count += 1
+        if not set(name.split(".")) <= words:
+          missing.append((page.name, match[1], name))
+  assert count > 50 and not missing
+
+
+def test_the_page_on_local_training_has_its_accuracies():
+  """Twenty clients on digits that all train in a round, or two of them."""
+  fed = fedjax_alg.federate("digits", partition="dirichlet:0.3", num_clients=20)
+  (text,) = re.findall(r"On digits \(20 clients, .*", page_of("methods/local"))
+  stated = re.findall(r"(0\.\d\d) with", text)
+  accuracies = [
+    fedjax_alg.run(
+      "local", fed, rounds=40, eval_every=40, evaluate="local", cohort_size=size
+    ).metrics["local"]["accuracy"][0, -1]
+    for size in (20, 2)
+  ]
+  assert [float(number) for number in stated] == pytest.approx(accuracies, abs=0.006)
+
+
+@pytest.mark.fast
+def test_the_notebook_on_backbones_counts_what_afl_sends():
+  """Half of a symmetric matrix, which it gave as the whole one."""
+  facts = types.SimpleNamespace(features=112, classes=10, params=1, hparams=None)
+  sums = registry.get("afl").ledger(facts).up
+  text = (ROOT / "docs" / "notebooks" / "pretrained.ipynb").read_text("utf-8")
+  assert f"A client sends {sums:,} numbers once for `afl`" in text
+
+
+@pytest.mark.fast
+def test_unlike_clients_have_the_models_and_the_means_that_the_page_says():
+  """Said of FedNova, FedDyn and Ditto together, it held of none of them."""
+  text = page_of("papers/heterogeneity")
+  assert "With several models (`--grouping`) you can use `nova` but not `dyn`." in text
+  several = [
+    takes("composed", client_update=update, grouping="model:2")
+    for update in ("nova", "dyn")
+  ]
+  assert several == [True, False]
+  assert "FedNova and Ditto accept every aggregator. FedDyn only has the mean" in text
+  robust = [takes(name, aggregator="krum") for name in ("fednova", "ditto", "feddyn")]
+  assert robust == [True, True, False]
+
+
+#: Public functions whose examples would need other machines or packages, change the
+#: devices of the process, or take long.
+WITHOUT_EXAMPLE = {
+  "distributed",
+  "from_hf",
+  "start",
+  "tensorboard",
+  "tune_by_gradient",
+}
+
+
+@pytest.mark.fast
+def test_public_functions_have_an_example_that_runs():
+  without = {
+    name
+    for name in fedjax_alg.__all__
+    if inspect.isfunction(function := getattr(fedjax_alg, name))
+    and ">>> " not in (inspect.getdoc(function) or "")
+  }
+  assert without == WITHOUT_EXAMPLE
 
 
 @pytest.mark.fast

@@ -198,6 +198,27 @@ def test_who_is_lost_keeps_its_state(problem, data):
 
 
 @pytest.mark.program
+@pytest.mark.parametrize(
+  "name, settings",
+  [("feddrift", dict(max_groups=2)), ("fedavg", dict(compress_down="qsgd:4"))],
+)
+def test_the_messages_of_a_round_are_billed_once(problem, data, name, settings):
+  """Those to all clients were billed again for the lost, and changes not at all."""
+  _, play = player(problem, data, name, **settings)
+  nobody, some = (play(dropout=np.float32(share))[1] for share in (1.0, 0.4))
+  ids, everybody = draw_ids(data), play(dropout=np.float32(0.0))[1]
+  arrived = 8 - some.server[late.LOST]
+  assert 0 < arrived < len(ids) and nobody.server[late.LOST] == 8
+  for field in ("down", "bytes_down"):
+    sent = [getattr(aux.cost, field) for aux in (everybody, some, nobody)]
+    if sent[0] is not None:
+      assert sent[0] == sent[1] > 0 and sent[2] > 0
+      # What is sent to all is undone in a round without participants.
+      assert (sent[2] < sent[0]) == (name == "feddrift")
+  assert nobody.cost.up == 0
+
+
+@pytest.mark.program
 def test_a_part_is_so_many_epochs(problem, data):
   """Everybody does one of 4 epochs: the round of one epoch, and its cost."""
   algorithm = registry.build(

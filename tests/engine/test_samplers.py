@@ -284,7 +284,7 @@ def test_coins_are_independent_and_there_are_slots_for_all(problem):
   cohort = jax.jit(
     lambda key: sample_cohort(data, slots, key, sampler=samplers.poisson)
   )(jax.random.key(2))
-  np.testing.assert_allclose(cohort.expected, rate * clients, rtol=1e-6)
+  np.testing.assert_allclose(cohort.draw.expected, rate * clients, rtol=1e-6)
   for clients, rate in ((2000, 0.05), (100, 0.01), (30, 0.9), (5, 1.0)):
     slots = samplers.slots_of_poisson(clients, rate)
     assert stats.binom.sf(slots, clients, rate) <= 1e-12
@@ -310,7 +310,7 @@ def test_clients_take_turns(problem):
   assert set(sizes) <= {clients // every, -(-clients // every)}
   assert not (np.diff(ids[0, : sizes[0]]) == 1).all()
   cohort = sample_cohort(data, slots, jax.random.key(1), 0, samplers.cyclic)
-  assert cohort.expected == clients / every
+  assert cohort.draw.expected == clients / every
 
 
 def test_clients_that_never_train_have_no_turn_and_are_not_expected(problem):
@@ -330,7 +330,7 @@ def test_clients_that_never_train_have_no_turn_and_are_not_expected(problem):
   ids = np.asarray(take_turns(data))
   np.testing.assert_array_equal(np.sort(ids[ids < 12]), np.flatnonzero(~never))
   for sampler, expected in ((samplers.cyclic, 9 / 3), (samplers.poisson, 9 * 0.5)):
-    assert sample_cohort(data, slots, key, 0, sampler).expected == expected
+    assert sample_cohort(data, slots, key, 0, sampler).draw.expected == expected
   # Where everybody trains, the turns are those without ``joins``.
   everybody = data._replace(joins=np.zeros(12, np.int32))
   np.testing.assert_array_equal(

@@ -1,10 +1,15 @@
 """Devices and where arrays are put."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
+import fedjax_alg as fa
 from fedjax_alg.engine import clients, sharding
+from fedjax_alg.runs.options import RunOptions
+from tests.each import each
 
 
 def test_a_mesh_of_one_device_is_none(mesh):
@@ -34,3 +39,22 @@ def test_cores_cannot_become_devices_once_jax_has_started():
   with pytest.raises(RuntimeError):
     sharding.use_host_cores(before + 1)
   assert sharding.available_cores() >= 1
+
+
+@each(
+  "value, message",
+  [
+    (-1, "^host_devices=-1: must be at least 0 and at most 128$"),
+    (200, "^host_devices=200: must be at least 0 and at most 128$"),
+    ("x", "^host_devices='x': must be a whole number$"),
+  ],
+)
+def test_a_number_of_devices_that_no_run_takes_is_refused_before_jax_starts(
+  value, message
+):
+  """Else JAX starts with another number, or with an error of its own."""
+  with pytest.raises(fa.OptionError, match=message):
+    fa.start(value)
+  (option,) = (f for f in dataclasses.fields(RunOptions) if f.name == "host_devices")
+  limits = option.metadata["minimum"], option.metadata["maximum"]
+  assert limits == (0, sharding.MOST_DEVICES)

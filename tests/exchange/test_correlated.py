@@ -11,6 +11,7 @@ import scipy.linalg
 import scipy.special
 
 import fedjax_alg as fa
+from fedjax_alg.base import Draw
 from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.privacy import CorrelatedNoise, FixedClipping
 from tests.algorithms import bridge
@@ -40,7 +41,7 @@ def test_the_sum_of_noises_has_the_covariance_of_the_factorization(
     matrix = scipy.linalg.toeplitz(column, np.zeros(rounds))
   kind = {"buffers": buffers} if buffers else {"bands": bands}
   rule = CorrelatedNoise(norm, z, **kind).build(1)
-  cohort = bridge.cohort_of(problem, [0, 3])._replace(expected=expected)
+  cohort = bridge.cohort_of(problem, [0, 3])._replace(draw=Draw(expected))
   kept = rule.keeps(jnp.zeros(size))
   combine = jax.jit(
     lambda key, kept: rule.combine(jnp.zeros((2, size)), None, cohort, key, kept)
@@ -77,7 +78,7 @@ def test_no_pattern_of_participations_moves_more_than_the_sensitivity(bands, buf
 
 @pytest.mark.program
 def test_one_band_is_independent_noise_to_the_bit(problem):
-  cohort = bridge.cohort_of(problem, [0, 3, 5])._replace(expected=3.0)
+  cohort = bridge.cohort_of(problem, [0, 3, 5])._replace(draw=Draw(3.0))
   rows = {"a": np.random.default_rng(0).normal(size=(3, 7, 2)).astype(np.float32)}
   means = []
   for part in (FixedClipping(0.7, 1.1), CorrelatedNoise(0.7, 1.1, bands=1)):

@@ -10,6 +10,7 @@ import scipy.stats
 
 import fedjax_alg as fa
 from fedjax_alg import registry
+from fedjax_alg.base import Draw
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.exchange import links, privacy
@@ -28,7 +29,7 @@ AT_CLIENTS = FixedClipping(at="clients")
 
 
 def cohort_of(problem, ids, expected=None):
-  return bridge.cohort_of(problem, ids)._replace(expected=expected)
+  return bridge.cohort_of(problem, ids)._replace(draw=Draw(expected))
 
 
 @settings(max_examples=60, deadline=None)
@@ -207,7 +208,7 @@ ALLOWED = {
   "fedyogi": {},
   "fedadam": {},
   "fedacg": {},
-  "fedcm": {},
+  "fedcm": dict(local_steps=5),
   "fedsam": {},
   "per_fedavg": {},
   "fedzo": {},
@@ -277,7 +278,10 @@ def test_every_method_is_private_or_refused(name, problem):
   assert method.exchange.aggregator.name == "private" and algorithm.idle is None
   if options:
     bridge.assert_refused(
-      problem, name, ".*statistics of the features", private="adaptive"
+      problem,
+      name,
+      ".*(statistics of the features|mean number of steps)",
+      private="adaptive",
     )
 
 
@@ -318,6 +322,7 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
   [
     (dict(client_update="scaffold"), "clients keep a memory"),
     (dict(client_update="nova"), "depends on the data of the others"),
+    (dict(client_update="fedcm", local_steps=0), "mean number of steps"),
     (dict(client_update="mime"), "clients send more than their updates"),
     (dict(grouping="model:2"), "grouped by what they send"),
     (dict(aggregator="median"), "the noise is that of a mean"),

@@ -18,18 +18,22 @@ def fixture_problem():
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("averaging", ["model", "gradient"])
-def test_common_layers_move_by_all_participants(problem, averaging):
+@pytest.mark.parametrize(
+  "averaging, weighing",
+  [("model", "examples"), ("model", "uniform"), ("gradient", "examples")],
+)
+def test_common_layers_move_by_all_participants(problem, averaging, weighing):
   """The paper's shared representation: here the kernel; each group has its bias.
 
   Of K groups' updates of the kernel every model gets the mean over participants.
   """
-  run = grouped.programs("ifca", averaging=averaging, common_layers="kernel")
+  weighed = dict(averaging=averaging, client_weights=weighing)
+  run = grouped.programs("ifca", common_layers="kernel", **weighed)
   state = grouped.begin(run, problem.data)
   models, seen = grouped.models_of(state), set()
   assert all((w[:-1] == models[0][:-1]).all() for w in models)
   plain = grouped.rounds(
-    grouped.programs("ifca", averaging=averaging, client_weights="examples"),
+    grouped.programs("ifca", **weighed),
     problem,
     state,
   )[0]
@@ -42,10 +46,10 @@ def test_common_layers_move_by_all_participants(problem, averaging):
       grouped.LR,
       problems.L2,
       averaging,
-      "examples",
+      weighing,
     )
     groups = np.array(expected.groups)
-    weights = average_weights(problem.clients, r.ids)
+    weights = average_weights(problem.clients, r.ids, weighing)
     shares = [
       1.0 if averaging == "gradient" else weights[groups == k].sum() for k in range(K)
     ]

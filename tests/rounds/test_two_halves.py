@@ -1,5 +1,7 @@
 """The round of two halves: what is measured where, means, groups, warm-up."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients, keys, samplers
 from fedjax_alg.engine.round import Participation, sample_and_run
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange, ExchangeOptions, aggregation, attacks, links
 from fedjax_alg.exchange.aggregation import Median
 from fedjax_alg.exchange.weights import UniformWeights
@@ -135,6 +138,31 @@ def test_the_order_of_the_exchanges(problem, when):
     expected = trees.add_scaled(expected, -RATE, gradient(problem, expected, ids))
   problems.assert_close(actual, expected)
   assert aux.cost.exchanges == 2 + (when == "after")
+
+
+def test_q_ffl_divides_by_the_rate_of_the_round(problem):
+  """In round 3 of a schedule: without it by the rate of round 1, or by many."""
+  make = functools.partial(
+    registry.build,
+    "fedavg",
+    problem.model,
+    map_clients=clients.ClientMap(),
+    local_steps=2,
+    batch_size=0,
+    client_weights="qffl:1",
+  )
+  third = lambda state: state._replace(round=np.int32(2))
+  problems.assert_close(
+    *(
+      play_rounds(problem, make(**options), range(4), 1, start=third)[0][1].models
+      for options in (
+        dict(client_lr=2.0, client_lr_schedule="step:0.5,1"),
+        dict(client_lr=0.5),
+      )
+    )
+  )
+  with pytest.raises(OptionError, match="^client_lr_schedule=.*over=rounds"):
+    make(client_lr_schedule="cosine:4,over=steps")
 
 
 def test_an_empty_group_keeps_its_model(problem):

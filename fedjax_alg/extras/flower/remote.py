@@ -343,7 +343,7 @@ def stage(
   )
   cohort = layout.take_cohort(
     data, jnp.where(inputs.arrived, sample.ids, inputs.size.shape[0]), number
-  )._replace(expected=sample.expected)
+  )._replace(draw=sample.draw)
   new, aux = algorithm.round(
     state, cohort, jax.random.fold_in(inputs.keys.work, number)
   )

@@ -105,6 +105,15 @@ def add_clients(
   Raises:
     OptionError: see ``forget``; or the sums already have a client.
     RunFolderError: see ``RunResult.client_params``.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", partition="classes", num_clients=20)
+    >>> fit = fa.run("fedacnnl", fed, store_sums=True)
+    >>> again = fa.add(fa.forget(fit, clients=3), clients=3)
+    >>> weights, first = again.global_params(), fit.global_params()
+    >>> all(jax.tree.leaves(jax.tree.map(np.allclose, weights, first)))
+    True
   """
   return _revise(result, clients, ADD, refit)
 
