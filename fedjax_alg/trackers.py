@@ -16,6 +16,7 @@ import numpy as np
 
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.play import Step
+from fedjax_alg.runs.sinks import Sink
 
 
 def mean_metrics(step: Step) -> dict[str, float]:
@@ -46,11 +47,11 @@ def _library(name: str) -> ModuleType:
     ) from None
 
 
-class _Tracker:
+class _Tracker(Sink):
   """Logs every evaluation, with the round as the step.
 
   A run of the tracker that is active already is used. Otherwise one is started,
-  and it ends with the run.
+  and it ends with the run, also where a callback or an error ends that.
   """
 
   package: str  #: the name of the tracker's package
@@ -74,9 +75,14 @@ class _Tracker:
       self._start(library)
       self._started = True
     self._log(library, mean_metrics(step), step.round)
-    if step.last and self._started:
-      self._end(library)
+    if step.last:  # a loop over ``fa.steps`` does not close it
+      self.close()
+
+  def close(self) -> None:
+    """Ends the tracker's run, if it was started here."""
+    if self._started:
       self._started = False
+      self._end(_library(self.package))
 
   def _is_active(self, library: Any) -> bool:
     raise NotImplementedError

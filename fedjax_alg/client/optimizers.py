@@ -11,7 +11,7 @@ control variates), clipping, weight decay (with adamw after the next part), the
 optimizer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 import dataclasses
 import math
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -284,17 +284,18 @@ class LocalOptimizer(NamedTuple):
 Optimizer: TypeAlias = LocalOptimizer | optax.GradientTransformation | None
 
 
-def refuse_options(options: HParams, why: str) -> None:
+def refuse_options(options: HParams, why: str, further: Iterable[str] = ()) -> None:
   """Refuses options of the optimizer that would not be read.
 
   Args:
     options: an instance of ``ClientOptimizer``.
     why: the rest of the message.
+    further: other fields of ``options`` that would not be read.
 
   Raises:
     OptionError: an option differs from its default.
   """
-  refuse_without_effect(options, ClientOptimizer.__dataclass_fields__, why)
+  refuse_without_effect(options, [*ClientOptimizer.__dataclass_fields__, *further], why)
 
 
 def local_optimizer(
@@ -306,8 +307,8 @@ def local_optimizer(
   Args:
     options: the hyper-parameters.
     own_transform: the caller's, which makes the steps: any optimizer of optax,
-      its learning rate included. Neither ``options`` nor the
-      learning rate of the method are read with it.
+      its learning rate included. With it, ``options`` and the `client_lr` of the
+      method must have their defaults.
 
   Returns:
     The optimizer; None for plain SGD with a constant learning rate.
@@ -316,7 +317,8 @@ def local_optimizer(
     OptionError: options do not fit together, or are given with it.
   """
   if own_transform is not None:
-    refuse_options(options, "not read with an optimizer of one's own")
+    rate = ["client_lr"] if hasattr(options, "client_lr") else []
+    refuse_options(options, "not read with an optimizer of one's own", rate)
     return LocalOptimizer(own_transform, whole_step=True)
   rule, schedule = options.client_optimizer, options.client_lr_schedule
   transform = _transform(options)

@@ -157,7 +157,12 @@ def from_arrays(
   )
 
 
-def as_features(label: str, x: Any, to_numbers: bool | Mapping[str, Any]) -> Any:
+def as_features(
+  label: str,
+  x: Any,
+  to_numbers: bool | Mapping[str, Any],
+  are_images: bool | Mapping[str, Any] = False,
+) -> Any:
   """Converts new examples as ``from_arrays`` does.
 
   Args:
@@ -165,6 +170,7 @@ def as_features(label: str, x: Any, to_numbers: bool | Mapping[str, Any]) -> Any
     x: [n, ...] examples, or a dictionary of arrays.
     to_numbers: whether signed integers are numbers, not ids of tokens; or a dictionary
       that says it of each array.
+    are_images: whether whole numbers must be uint8, whose values are scaled; likewise.
 
   Returns:
     Arrays that are float32, uint8 or int32.
@@ -173,14 +179,21 @@ def as_features(label: str, x: Any, to_numbers: bool | Mapping[str, Any]) -> Any
     DataError: they cannot be examples.
   """
 
-  def convert(label: str, values: object, to_number: object) -> np.ndarray:
+  def convert(
+    label: str, values: object, to_number: object, is_image: object
+  ) -> np.ndarray:
     array = _array(label, values)
+    if is_image and array.dtype.kind in "iu" and array.dtype != np.uint8:
+      raise DataError(
+        f"{label} is {array.dtype}, whole numbers must be uint8 as in the training "
+        "examples (or give float32 in [0, 1])"
+      )
     if to_number and array.dtype.kind == "i":
       array = array.astype(np.float64)
     features: np.ndarray = _features(label, array)
     return features
 
-  converted = _map_arrays(convert, label, x, to_numbers)
+  converted = _map_arrays(convert, label, x, to_numbers, are_images)
   _same_rows(label, converted, None)
   return converted
 
@@ -356,7 +369,7 @@ def _array(label: str, values: Any) -> np.ndarray:
     raise DataError(
       f"{label} {kind}, must be an array with one entry for each example{_hint(values)}"
     )
-  if array.dtype == object and hasattr(values, "dtypes"):  # a frame
+  if array.dtype == object and hasattr(values, "dtypes") and hasattr(values, "columns"):
     others = [
       str(name) for name, dtype in dict(values.dtypes).items() if not _is_real(dtype)
     ]
@@ -786,7 +799,8 @@ def _texts(label: str, x: np.ndarray) -> np.ndarray:
 
 
 def _features(label: str, x: np.ndarray) -> np.ndarray:
-  if x.ndim == 1 and x.size and task_lib.kind_of(x) == "text":
+  is_text = task_lib.kind_of(x) == "text" if x.size else x.dtype.kind in "USO"
+  if x.ndim == 1 and is_text:
     return _texts(label, x)
   if x.size and x.dtype.kind in "USO" and x.ndim:
     raise DataError(

@@ -158,10 +158,11 @@ def write_clients(
 
   Raises:
     DataError: the rows of a client are no arrays of numbers, differ in shape or dtype
-      from the first client's, or have values that are not finite; a client occurs
-      twice; a data set has kinds, which a folder does not keep; the folder has other
-      files, or another call writes to it; or it cannot be written to, such as on a full
-      disk. Clients that are written stay, and the next call continues with the others.
+      from the first client's, or have values that are not finite; only some clients
+      have rows for testing; a client occurs twice; a data set has kinds, which a folder
+      does not keep; the folder has other files, or another call writes to it; or it
+      cannot be written to, such as on a full disk. Clients that are written stay, and
+      the next call continues with the others.
 
   Examples:
     >>> import tempfile, numpy as np
@@ -252,6 +253,7 @@ class _Writer(contextlib.AbstractContextManager):
     self.sizes: dict[str, tuple[int, int]] = {}  #: of all clients
     self._noted = 0  #: of these are in the journal
     self._seen = set[str]()  #: in this call
+    self._length: int | None = None  #: of each item
     self._journal = open(folder / _JOURNAL, "a+b")
     try:
       _lock(self._journal, folder)
@@ -300,6 +302,13 @@ class _Writer(contextlib.AbstractContextManager):
   def add(self, item: Any) -> None:
     """Writes a client, unless it is there."""
     name, arrays = _read_item(item)
+    if self._length is None:
+      self._length = len(item)
+    if len(item) != self._length:
+      raise DataError(
+        f"`clients`: client {name} has {len(item)} entries, must have {self._length} "
+        "as the first one: x_test and y_test are for all clients or for none"
+      )
     if name in self._seen:
       raise DataError(
         f"`clients`: client {name} comes twice; give all its rows at once"
@@ -461,7 +470,12 @@ def open_clients(
       missing, cut short or damaged, or a target is none of the task.
 
   Examples:
-    fa.federate(fa.open_clients("tweets"), data_on="disk", partition="natural")
+    >>> import tempfile, numpy as np, fedjax_alg as fa
+    >>> x, y = np.ones((4, 3), np.float32), [0, 1, 0, 1]
+    >>> folder = write_clients(tempfile.mkdtemp(), [("anna", x, y), ("bert", x, y)])
+    >>> fed = fa.federate(open_clients(folder), data_on="disk", partition="natural")
+    >>> fed.num_clients
+    2
   """
   folder = files.expand_path(path, "dataset")
   label = f"`dataset`={folder}"

@@ -9,6 +9,7 @@ from fedjax_alg import memory, tasks
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.store import arrays
+from fedjax_alg.typing import DTypes
 
 #: Rows that are compared at once.
 _ROWS = 2**14
@@ -51,6 +52,8 @@ class Examples:
   kind_names: tuple[str, ...] = ()  #: the names of the K kinds
   #: of one example before its features; () if they are not computed
   raw_shape: tuple[int, ...] = ()
+  #: of the arrays of an example before their features; None if it is not known
+  raw_dtype: DTypes | None = None
   #: sha256 of the files of x_train and x_test, if these are as in the files
   checksums: tuple[str, str] | None = None
 

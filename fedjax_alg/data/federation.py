@@ -159,6 +159,8 @@ class Federation:
   body: str = ""
   #: of one example before its features; () if they are not computed
   raw_shape: tuple[int, ...] = ()
+  #: of the arrays of an example before their features; None if it is not known
+  raw_dtype: DTypes | None = None
 
   @property
   def num_clients(self) -> int:
@@ -279,6 +281,8 @@ class Federation:
       self.encoding,
       self.scaler,
       self.body,
+      self.raw_dtype,
+      self.tokens,
     )
 
   @property
@@ -599,6 +603,8 @@ def _with_task(examples: Examples, task: str | None) -> Examples:
 
 def _with_features(options: DataOptions, examples: Examples) -> Examples:
   examples = _load_rows(options, examples)
+  raw_dtype = store.map_arrays(lambda array: array.dtype, examples.x_train)
+  examples = dataclasses.replace(examples, raw_dtype=raw_dtype)
   if isinstance(examples.x_train, dict):
     return _store_each(options, examples)
   arrays: Any = examples.x_train, examples.x_test
@@ -1182,6 +1188,7 @@ def deal(
     kinds=kinds,
     encoding=examples.encoding,
     raw_shape=examples.raw_shape,
+    raw_dtype=examples.raw_dtype,
     validation_names=None
     if names is None or partition.held_out is None
     else names[partition.held_out.clients],

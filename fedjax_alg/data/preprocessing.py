@@ -36,6 +36,8 @@ class Preprocessing(NamedTuple):
   encoding: Encoding | None = None  #: of frames
   scaler: Scaler | None = None  #: with ``features=standardize``
   body: str = ""  #: with a layer of a run, the hash of that run (``hash_of``)
+  raw_dtype: DTypes | None = None  #: of one example before features; None: unknown
+  num_tokens: int | None = None  #: ids lie below it; None: not known
 
   def apply(self, x: Any) -> Any:
     """Computes the inputs of new rows.
@@ -49,8 +51,9 @@ class Preprocessing(NamedTuple):
       The inputs [n, ...] of the model, float32 or int32.
 
     Raises:
-      DataError: rows of another kind or shape, a value is missing, or a name is
-        none of those of the training frame.
+      DataError: rows of another kind or shape, numbers that are no ids of tokens
+        where the model reads these, a value is missing, or a name is none of
+        those of the training frame.
       OptionError: the run whose layer the model reads is gone, or has changed.
     """
     if hasattr(x, "columns") and hasattr(x, "dtypes"):
@@ -60,7 +63,10 @@ class Preprocessing(NamedTuple):
         )
       x = frames.encode_features(self.encoding, x)
     numbers = store.map_arrays(lambda dtype: dtype != np.int32, self.dtype)
-    x = arrays.as_features("`x`:", x, to_numbers=numbers)
+    images: Any = False
+    if self.raw_dtype is not None:
+      images = store.map_arrays(lambda dtype: dtype == np.uint8, self.raw_dtype)
+    x = arrays.as_features("`x`:", x, to_numbers=numbers, are_images=images)
     if isinstance(x, dict):
       x = {name: none(part) for name, part in x.items()}
     elif self.scaler is not None:
@@ -69,7 +75,24 @@ class Preprocessing(NamedTuple):
     else:
       x = self.options.features.compute(x, self.body)
     self._check_shape(x)
+    store.map_arrays(self._check_numbers, x, self.dtype)
     return x
+
+  def _check_numbers(self, x: np.ndarray, dtype: np.dtype) -> None:
+    """Refuses numbers where the model reads ids of tokens, and ids of no token.
+
+    Raises:
+      DataError: there are such.
+    """
+    if x.dtype != dtype:
+      raise DataError(
+        f"`x`: is {x.dtype}, the model reads ids of tokens; give signed integers"
+      )
+    largest = int(x.max(initial=-1)) if dtype == np.int32 else -1
+    if self.num_tokens is not None and largest >= self.num_tokens:
+      raise DataError(
+        f"`x`: has the token id {largest}, ids must lie in [0, {self.num_tokens})"
+      )
 
   def _check_shape(self, x: Any) -> None:
     """Refuses examples that are not those of the model.
@@ -150,6 +173,7 @@ def read_preprocessing(
   shape: Shapes,
   dtype: DTypes,
   body: str = "",
+  raw_dtype: DTypes | None = None,
 ) -> Preprocessing:
   """Reads how a run's raw rows become inputs, from its folder alone.
 
@@ -159,6 +183,7 @@ def read_preprocessing(
     shape: of one example, as the model reads it.
     dtype: likewise.
     body: see ``Preprocessing``.
+    raw_dtype: likewise.
 
   Raises:
     OSError, ValueError, LookupError, TypeError: a file is damaged or missing.
@@ -167,7 +192,8 @@ def read_preprocessing(
   if options.features.WORD == "standardize":
     with np.load(folder / SCALER, allow_pickle=False) as stored:
       scaler = Scaler(stored["mean"], stored["factor"])
-  return Preprocessing(options, shape, dtype, read_encoding(folder), scaler, body)
+  encoding = read_encoding(folder)
+  return Preprocessing(options, shape, dtype, encoding, scaler, body, raw_dtype)
 
 
 def _word(name: Hashable) -> object:

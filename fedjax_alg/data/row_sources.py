@@ -7,6 +7,7 @@ columns. What a column becomes is decided where data sets in memory are read, to
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 import contextlib
+import functools
 import io
 import itertools
 import math
@@ -282,10 +283,17 @@ class _Arrow(RowSource):
   """Batches of pyarrow: of files in Parquet, CSV or Arrow, or of a table."""
 
   def __init__(
-    self, option: str, table: Any, text: str = "", paths: Iterable[str] = ()
+    self,
+    option: str,
+    table: Any,
+    text: str = "",
+    paths: Iterable[str] = (),
+    y: Any = None,
+    client: Any = None,
   ):
     super().__init__(option, text)
     self._table, self._paths = table, list(paths)
+    self._y, self._client = y, client
     self.names = list(table.schema.names)
     with _reading(self.label):  # of a CSV it would be read for that
       if not self._paths:
@@ -334,7 +342,7 @@ class _Arrow(RowSource):
     The scanner of pyarrow reads ahead of who uses the rows, whatever that takes.
     """
     import pyarrow as pa  # pylint: disable=g-import-not-at-top
-    from pyarrow import csv, ipc, parquet  # pylint: disable=g-import-not-at-top
+    from pyarrow import ipc, parquet  # pylint: disable=g-import-not-at-top
 
     if not self._paths:
       yield from self._table.select(names).to_batches(max_chunksize=size)
@@ -343,12 +351,7 @@ class _Arrow(RowSource):
         with parquet.ParquetFile(path, pre_buffer=False) as file:
           yield from file.iter_batches(size, columns=names, use_threads=False)
       elif self._table.format.default_extname == "csv":
-        types = {name: self._table.schema.field(name).type for name in names}
-        with csv.open_csv(
-          path,
-          csv.ReadOptions(use_threads=False),
-          convert_options=csv.ConvertOptions(column_types=types, include_columns=names),
-        ) as file:
+        with _open_csv(path, {name: self._csv_types[name] for name in names}) as file:
           yield from file
       else:
         with pa.OSFile(path) as opened, ipc.open_file(opened) as file:
@@ -356,6 +359,38 @@ class _Arrow(RowSource):
             batch = file.get_batch(place).select(names)
             for begin in range(0, batch.num_rows, size):
               yield batch.slice(begin, size)
+
+  @functools.cached_property
+  def _csv_types(self) -> dict[str, Any]:
+    """The type of each column of CSV files.
+
+    The schema knows the first block of the first file only, so that any number may be
+    a fraction. All rows decide what clients and targets are. Clients are numbers if
+    each is written as its number is: 007 and 7 are two clients.
+    """
+    import pyarrow as pa  # pylint: disable=g-import-not-at-top
+
+    def is_number(kind: Any) -> bool:
+      return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+    types = {field.name: field.type for field in self._table.schema}
+    possible = {}
+    if self._y in types:
+      kind = types[self._y]
+      if is_number(kind) or pa.types.is_null(kind) or pa.types.is_string(kind):
+        possible[self._y] = [pa.int64(), pa.float64(), pa.string()]
+    if self._client in types:
+      possible[self._client] = [pa.int64(), pa.string()]
+    for path in self._paths if possible else ():
+      with _open_csv(path, dict.fromkeys(possible, pa.string())) as file:
+        for batch in file:
+          for name, kinds in possible.items():
+            while not _fits(batch.column(name), kinds[0], name == self._client):
+              del kinds[0]
+    return {
+      name: pa.float64() if is_number(kind) or pa.types.is_null(kind) else kind
+      for name, kind in types.items()
+    } | {name: kinds[0] for name, kinds in possible.items()}
 
   def _column(self, column: Any, name: str, is_example: bool) -> np.ndarray:
     subject = f"{self.label}: column {name!r}"
@@ -365,8 +400,45 @@ class _Arrow(RowSource):
     return array
 
 
-def _of_arrow(column: Any, subject: str, is_example: bool) -> np.ndarray:
+def _open_csv(path: str, types: dict[str, Any]) -> Any:
+  """A reader of some columns of a CSV file; texts are missing unless quoted."""
+  from pyarrow import csv  # pylint: disable=g-import-not-at-top
+
+  return csv.open_csv(
+    path,
+    csv.ReadOptions(use_threads=False),
+    convert_options=csv.ConvertOptions(
+      column_types=types,
+      include_columns=list(types),
+      strings_can_be_null=True,
+      quoted_strings_can_be_null=False,
+    ),
+  )
+
+
+def _fits(column: Any, kind: Any, exactly: bool) -> bool:
+  """Whether all texts of a column are of a type, or even written as it writes them."""
+  import pyarrow as pa  # pylint: disable=g-import-not-at-top
+  from pyarrow import compute  # pylint: disable=g-import-not-at-top
+
+  texts = compute.utf8_trim_whitespace(column.drop_null())
+  try:
+    values = texts.cast(kind)
+  except pa.ArrowInvalid:
+    return False
+  return not exactly or bool(values.cast(texts.type).equals(texts))
+
+
+def _of_arrow(
+  column: Any, subject: str, is_example: bool, per_row: int = 1
+) -> np.ndarray:
   """An array of pyarrow as one of NumPy, [n, ...].
+
+  Args:
+    column: the array.
+    subject: how a message starts.
+    is_example: see ``items.stack_rows``.
+    per_row: the number of its entries that one row has.
 
   Raises:
     DataError: values are missing, or rows have different lengths.
@@ -376,14 +448,14 @@ def _of_arrow(column: Any, subject: str, is_example: bool) -> np.ndarray:
   kind = column.type
   if column.null_count:
     missing = np.flatnonzero(np.asarray(column.is_null()))
-    labels.refuse_missing(missing, subject)
+    labels.refuse_missing(missing // per_row, subject)
   if hasattr(column, "to_numpy_ndarray"):  # tensors of one shape
     tensors: np.ndarray = column.to_numpy_ndarray()
     return tensors
   if pa.types.is_dictionary(kind):
-    return _of_arrow(column.dictionary_decode(), subject, is_example)
+    return _of_arrow(column.dictionary_decode(), subject, is_example, per_row)
   if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-    return _of_arrow(column.field("bytes"), subject, is_example)
+    return _of_arrow(column.field("bytes"), subject, is_example, per_row)
   if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
     return items.stack_rows(
       _Images(column.to_pylist()), f"{subject}: its rows", is_example
@@ -392,8 +464,9 @@ def _of_arrow(column: Any, subject: str, is_example: bool) -> np.ndarray:
     lengths = np.asarray(column.value_lengths())
     if len(np.unique(lengths)) > 1:
       raise DataError(f"{subject} has rows of different lengths")
-    inner = _of_arrow(column.flatten(), subject, is_example)
-    return inner.reshape(len(column), int(lengths[0]), *inner.shape[1:])
+    length = int(lengths[0])
+    inner = _of_arrow(column.flatten(), subject, is_example, per_row * length)
+    return inner.reshape(len(column), length, *inner.shape[1:])
   if pa.types.is_string(kind) or pa.types.is_large_string(kind):
     return np.array(column.to_pylist(), object)
   values: np.ndarray = column.to_numpy(zero_copy_only=False)
@@ -488,7 +561,12 @@ class _NpzRows(RowSource):
 
 
 def of_source(
-  source: Any, option: str, channels_first: bool = False, reference: Any = None
+  source: Any,
+  option: str,
+  channels_first: bool = False,
+  reference: Any = None,
+  y: Any = None,
+  client: Any = None,
 ) -> RowSource:
   """The rows of an object, or of what a text names.
 
@@ -497,12 +575,14 @@ def of_source(
     option: the argument that it was given as, for messages.
     channels_first: see ``items.stack_rows``.
     reference: for test rows, the source of the training rows.
+    y: the column of the targets; all rows of a CSV decide its type.
+    client: the column of the clients, likewise.
 
   Raises:
     DataError: it is none, or a package is missing.
   """
   if isinstance(source, str):
-    return _named(source, option)
+    return _named(source, option, y, client)
   if hasattr(source, "isna") and hasattr(source, "dtypes"):
     raise DataError(f"`{option}`: a DataFrame is in memory, give from_dataframe(...)")
   if isinstance(source, Mapping):
@@ -513,7 +593,8 @@ def of_source(
   if hasattr(source, "to_batches") and hasattr(source, "schema"):
     if not hasattr(source, "num_rows") and not getattr(source, "files", ()):
       raise DataError(f"`{option}`: {a_type(source)}, must be a table or of files")
-    return _Arrow(option, source, paths=getattr(source, "files", ()))
+    paths = getattr(source, "files", ())
+    return _Arrow(option, source, paths=paths, y=y, client=client)
   if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
     return _Table(option, source, channels_first, reference)
   if callable(source) and not hasattr(source, "__iter__"):
@@ -543,7 +624,7 @@ def _datasets_of_arrow(label: str) -> Any:
   return dataset
 
 
-def _named(text: str, option: str) -> RowSource:
+def _named(text: str, option: str, y: Any, client: Any) -> RowSource:
   """The rows of files or of a prepared data set, by a text."""
   word, _, place = text.partition(":")
   if not place or word not in (*_FORMATS, "npz", "tfds"):
@@ -567,7 +648,7 @@ def _named(text: str, option: str) -> RowSource:
     ) from error
   if not table.files:
     raise DataError(f"`{option}`={text}: has no files")
-  return _Arrow(option, table, text, table.files)
+  return _Arrow(option, table, text, table.files, y, client)
 
 
 def _of_tfds(option: str, text: str) -> RowSource:

@@ -28,6 +28,7 @@ class StreamedRows:
   """Rows in any order, each of which names its client.
 
   ``write_clients`` reads them twice: once clients and targets, and once all columns.
+  Of a CSV it reads the former once more before, for their types.
   """
 
   def __init__(
@@ -47,7 +48,8 @@ class StreamedRows:
       source: one of
 
         - a text: ``parquet:PATH``, ``csv:PATH``, ``arrow:PATH`` (a file or a folder of
-          files, read by pyarrow), ``npz:PATH`` (with x_train, y_train and
+          files, read by pyarrow; of a CSV all rows decide whether clients and targets
+          are numbers), ``npz:PATH`` (with x_train, y_train and
           client_train, and perhaps test rows), or ``tfds:NAME``, ``tfds:NAME[SPLIT]``
           (prepared by ``fedjax-alg prepare``)
         - a ``datasets.Dataset`` or ``IterableDataset`` (Hugging Face)
@@ -61,13 +63,14 @@ class StreamedRows:
         default all others, if the source names its columns.
       test: the test rows, another source with the same columns; None: ``Natural``
         holds some out. An .npz has its own.
-      classes: the names of the classes, by their numbers; None: the names in the
-        source, or the sorted texts of ``y``.
+      classes: the names of the classes, by their numbers, each once; None: the names in
+        the source, or the sorted texts of ``y``.
       channels_first: whether images are [c, H, W], as in torch; here they become
         [H, W, c].
 
     Raises:
-      DataError: the source is none of these, a package is missing, or a column is.
+      DataError: the source is none of these, a package is missing, or a column is; or
+        two classes have one name.
 
     Examples:
       >>> rows = [{"who": "b", "v": [1.0, 2.0], "ill": "no"},
@@ -80,12 +83,12 @@ class StreamedRows:
       >>> examples.client_names.tolist(), examples.y_train.tolist()
       (['a', 'b'], [1, 0, 1])
     """
-    self._train = of_source(source, "dataset", channels_first)
+    self._train = of_source(source, "dataset", channels_first, y=y, client=client)
     self._test: RowSource | None = None
     if isinstance(source, str) and source.startswith("npz:"):
       test = source if test is None else test
     if test is not None:
-      self._test = of_source(test, "test", channels_first, source)
+      self._test = of_source(test, "test", channels_first, source, y, client)
       if not self._test.total and self._test.choices:  # an .npz without test rows
         self._test = None
     columns = {"x": x, "y": y, "client": client}
@@ -108,6 +111,8 @@ class StreamedRows:
     names = self._train.class_names(columns["y"]) if classes is None else classes
     if names is not None:
       self.classes = tuple(of_type("classes", name, str) for name in names)
+    if classes is not None and len(set(self.classes or ())) < len(self.classes or ()):
+      raise DataError(f"`classes`={list(classes)}: each name must be there once")
 
   def _others(self, columns: dict[str, Any]) -> list[Any]:
     names = self._train.names

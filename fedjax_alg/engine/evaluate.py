@@ -55,7 +55,13 @@ from fedjax_alg.data import layout, store
 from fedjax_alg.data.federation import PIECE, EvaluationData, KindTests
 from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError, a_type, check_one_of
+from fedjax_alg.errors import (
+  FAILURES,
+  OptionError,
+  a_type,
+  check_one_of,
+  describe_error,
+)
 from fedjax_alg.models import roles
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
@@ -233,6 +239,13 @@ def confusion(model: Model) -> Measure:
 
   Raises:
     OptionError: it is no model.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", num_clients=10)
+    >>> result = fa.run("fedncm", fed, evaluate=("global", fa.confusion))
+    >>> result.metrics["confusion"]["matrix"].shape
+    (1, 1, 1, 10, 10)
   """
   if not isinstance(model, Model):
     raise OptionError(
@@ -340,9 +353,14 @@ def make_measures(
 
 
 def _check_measure(fn: Measure, params: Params, shards: Shard) -> None:
-  """Refuses a measure that returns no dictionary of real numbers."""
+  """Refuses a measure that raises, or returns no dictionary of real numbers."""
   label = f"`evaluate`={getattr(fn, '__name__', fn)}:"
-  sums = jax.eval_shape(fn, params, *objective.block_shapes(shards))
+  try:
+    sums = jax.eval_shape(fn, params, *objective.block_shapes(shards))
+  except OptionError:
+    raise
+  except FAILURES as error:  # whatever the caller's code raises
+    raise OptionError(f"{label} raises {describe_error(error)}") from error
   if not isinstance(sums, dict):
     raise OptionError(f"{label} must return a dictionary, name -> sums")
   for name, leaf in sums.items():

@@ -125,9 +125,9 @@ def mean_bytes(
   message = compressor.nbytes(params)
   full = BYTES_PER_FLOAT * num_params(params)
   ids, receives = cohort.ids, cohort.present
-  asked = None if cohort.draw is None else cohort.draw.asked
-  if asked is not None:  # those who were lost have received it, too
-    ids, receives = asked, asked < heard.known.shape[0]
+  receivers = None if cohort.draw is None else cohort.draw.asked
+  if receivers is not None:  # those who were lost have received it, too
+    ids, receives = receivers, receivers < heard.known.shape[0]
   num_known = heard.known.at[ids].get(mode="clip")
   missed = heard.sent - num_known
   anew = receives & ((num_known < 0) | (missed > full // message))

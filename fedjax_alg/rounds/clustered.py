@@ -929,10 +929,10 @@ def _cost(
   """The cost of the round, and the work of each participant."""
   participants = cohort.present.sum(dtype=jnp.int32)
   # Those who were lost share what all receive, so that its total is the same.
-  asked = None if cohort.draw is None else cohort.draw.asked
+  receivers = None if cohort.draw is None else cohort.draw.asked
   num_asked = participants
-  if asked is not None:
-    num_asked = (asked < before.member.shape[0]).sum(dtype=jnp.int32)
+  if receivers is not None:
+    num_asked = (receivers < before.member.shape[0]).sum(dtype=jnp.int32)
   extra = method.rule.extra(before, after, cohort, notes)
   down = extra.down.shared_by(jnp.maximum(num_asked, 1))
   # Without participants the round is undone (``Algorithm.idle``).

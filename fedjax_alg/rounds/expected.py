@@ -198,12 +198,11 @@ def beside(ledger: Ledger, side_work: Callable[[Played], SideWork]) -> Ledger:
 
 
 def pool_before_all(round_: Played) -> SideWork:
-  """FedGroup: before round 1 a pool is pre-trained, billed by full batches."""
-  hparams = round_.hparams
-  pool = range(min(hparams.centers.pool_size(hparams.num_groups), round_.clients))
+  """FedGroup: before round 1 a pool is pre-trained, whose clients have a group."""
   if round_.round:
     return SideWork((), 0)
-  return SideWork(pool, len(pool) * hparams.pretrain_steps * hparams.batch_size)
+  pool = [i for i in range(round_.clients) if round_.state.member[i] >= 0]
+  return SideWork(pool, round_.read_by(pool, round_.hparams.pretrain_steps))
 
 
 def before_their_first(round_: Played) -> SideWork:

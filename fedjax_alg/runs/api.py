@@ -65,6 +65,15 @@ def steps(algorithm: object, federation: Federation, **options: Any) -> Iterator
   Raises:
     OptionError, DataError: an argument that cannot be used.
     NonFiniteError: training became NaN or infinite.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", num_clients=5)
+    >>> for step in fa.steps("fedavg", fed, rounds=4, eval_every=2, cohort_size=2,
+    ...                      evaluate=("global",)):
+    ...   print(step.round, step.metrics["global"]["accuracy"].shape)
+    2 (1,)
+    4 (1,)
   """
   prepared = plan_lib.from_keywords(algorithm, federation, **options).prepare()
   plan_lib.warn(prepared, set())
@@ -105,12 +114,14 @@ def run(
       ``registry.Entry``; or an ``Algorithm``; or ``"path/to/file.py:NAME"`` or
       ``"package.module:NAME"`` of one of these.
     federation: the clients with their data, made by ``federate``. With several
-      partitions (``federate(..., partitions=5)``) each is run with one seed.
+      partitions (``federate(..., partitions=5)``) each is run with one seed, for all
+      rounds: without `stop_at` and `patience`.
     model: a part, such as ``fa.MLP((128, 64))``, or its text ``"mlp:128,64"``; a
       ``base.Model``, a flax.linen module, a flax.nnx module; or the file or module
       and the name of one of these; see ``models.as_model``.
-    rounds: communication rounds. The default is 100; a method in closed form needs
-      one for each layer that it fits.
+    rounds: communication rounds. The default is 100; a method in closed form has one
+      for each step: one for each layer, with more for the personal layers of
+      pFedACnnL and the blocks of DeepAFL.
     cohort_size: S, the number of clients in each round.
     participation: the share of all clients in each round, an alternative to
       ``cohort_size``; 0.1 if neither is given.
@@ -185,6 +196,7 @@ def run(
   """
   callbacks = as_callbacks(callbacks)
   if isinstance(federation, Federations):
+    pooled.refuse_rules(federation, options)
     return pooled.over_partitions(
       lambda part, seeds, name: run(
         algorithm,

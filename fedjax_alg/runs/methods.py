@@ -526,9 +526,11 @@ def _of_builder(
 
 def _annotation_of(builder: Callable[..., Algorithm]) -> object:
   """The type annotation of a builder's ``hparams``, None if it has none."""
+  while isinstance(builder, functools.partial):
+    builder = builder.func
   try:
     return typing.get_type_hints(builder).get("hparams")
-  except (TypeError, NameError):  # a partial, or names of a function's inside
+  except (TypeError, NameError):  # a callable object, or names of a function's inside
     return None
 
 

@@ -4,6 +4,7 @@ Every function is traced once, by shapes alone. What ``testing`` checks of numbe
 is left to it. Its clauses on shapes are the checks here, with ``strict`` ones.
 """
 
+import collections
 from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any
@@ -432,6 +433,21 @@ def _check_report(call: ShapeCheck, aux: Any, slots: int) -> None:
         "round",
         f"reports {name}, which is a column of the rounds' table already, must report "
         "another name",
+      )
+  columns = collections.Counter(
+    tables.server_names(
+      {
+        name: jax.ShapeDtypeStruct((1, 1, *leaf.shape), leaf.dtype)
+        for name, leaf in aux.server.items()
+      }
+    )
+  )
+  for name, number in columns.items():
+    if number > 1:
+      raise call.error(
+        "round",
+        f"reports {name} and an array whose entries have a column {name} of the "
+        "rounds' table, too, must report another name",
       )
   for name, leaf in aux.cost._asdict().items():
     is_float = name == "central_flops"

@@ -5,7 +5,7 @@ the rows were dealt and which were held out. Here every partition has one seed,
 so an interval over the seeds covers both.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import hashlib
 import os
 import pathlib
@@ -43,6 +43,25 @@ def seeds_of(federations: Federations, seeds: Any) -> tuple[int, ...]:
     f"`seeds`={value}: each of the {number} partitions has one seed, give none or "
     f"{number}"
   )
+
+
+def refuse_rules(federations: Federations, options: Mapping[str, object]) -> None:
+  """Refuses rules by which partitions would end in rounds of their own.
+
+  Args:
+    federations: the partitions.
+    options: name -> value of the options of a run.
+
+  Raises:
+    OptionError: there are several partitions and a rule.
+  """
+  for name in ("stop_at", "patience"):
+    rule = options.get(name)
+    if rule is not None and len(federations) > 1:
+      raise OptionError(
+        f"`{name}`={rule}: the {len(federations)} partitions would end in different "
+        f"rounds, without a common curve (allowed: None, or one partition)"
+      )
 
 
 def over_partitions(
@@ -95,7 +114,7 @@ class PooledResult(RunResult):
         raise OptionError(
           "`partitions`: the runs were evaluated in different rounds "
           f"(up to {first.rounds[-1]} and {result.rounds[-1]}), so they have no common "
-          "curve; give no `stop_at` and no `patience`"
+          "curve; no `callbacks` may end one of them before the others"
         )
     seeds = [seed for result in self.results for seed in result.seeds]
     if len(set(seeds)) < len(seeds):

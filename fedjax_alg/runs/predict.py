@@ -237,6 +237,7 @@ def read_model(
     tuple(shape),
     np.dtype(np.float32),
     body,
+    np.dtype(plan["raw_dtype"]) if "raw_dtype" in plan else None,
   )
   return built, preprocessing
 

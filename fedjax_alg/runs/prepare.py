@@ -1187,6 +1187,7 @@ def _summary(
         for array in store.arrays(train.x)
       )
     ),
+    **({"raw_dtype": "uint8"} if federation.raw_dtype == np.uint8 else {}),
     "classes": federation.num_classes,
     **(
       {"vocabulary": characters.ALPHABET}

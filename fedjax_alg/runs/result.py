@@ -320,7 +320,12 @@ class RunResult:
     """
     measured = self.metrics if client is None else self.clients
     protocols = self.protocols if client is None else list(self.clients or ())
-    protocol = protocols[0] if protocol is None and protocols else protocol
+    if not protocols:
+      of, needs = ("", "global") if client is None else (" at the clients", "local")
+      raise OptionError(
+        f"`protocol`={protocol}: the run measured none{of} (needs `evaluate`={needs})"
+      )
+    protocol = protocols[0] if protocol is None else protocol
     check_one_of(f"`protocol`={protocol}", str(protocol), protocols)
     of_protocol = measured[str(protocol)]
     metric = self.records.metrics.main if metric is None else metric
@@ -578,7 +583,10 @@ class RunResult:
   def _predictors(self) -> tuple[predict_lib.Predictor, predict_lib.Predictor]:
     """The predictors of the global models and of what clients deploy."""
     live = self._state()
-    preprocessing = live.prepared.federation.preprocessing
+    federation = live.prepared.federation
+    preprocessing = federation.preprocessing
+    if getattr(live.prepared.options.model, "OF_TOKENS", False):
+      preprocessing = preprocessing._replace(num_tokens=federation.num_tokens)
     model = roles.deployed(live.prepared.model)
     of_clients = live.algorithm().client_model(model)
     predictor = predict_lib.make_predictor(model, preprocessing)
@@ -1080,6 +1088,15 @@ def load_run(
     RunFolderError: the folder holds no finished run, or a file is missing or
       damaged.
     OptionError: ``folder`` is no path, or ``federation`` none.
+
+  Examples:
+    >>> import tempfile
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", num_clients=10)
+    >>> result = fa.run("fedncm", fed, seeds=2, evaluate=("global", "local"))
+    >>> again = load_run(result.save(tempfile.mkdtemp() + "/run"))
+    >>> again.state_hash() == result.state_hash()
+    True
   """
   path = expand_path(folder, "folder")
   if federation is not None and not isinstance(federation, Federation):

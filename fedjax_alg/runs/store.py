@@ -38,7 +38,7 @@ from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.sinks import Sink
-from fedjax_alg.runs.stopping import ALL_ROUNDS
+from fedjax_alg.runs.stopping import ALL_ROUNDS, BY_CALLBACK
 from fedjax_alg.typing import Facts, PyTree
 
 _ADVICE = "give what the run has, another folder, or `overwrite` to start over"
@@ -182,8 +182,10 @@ def _check_tables(
 def is_finished(plan: Plan, folder: pathlib.Path, further: Sequence[str] = ()) -> bool:
   """Whether a folder holds a run with all its rounds, or one that ended early.
 
-  All its files must be there and whole, see ``folder.is_complete``. If they are, the
-  lock of a process that was killed is removed.
+  One that a callback has ended goes on if more rounds are asked for than before.
+  A rule decides the same for any number of rounds. All its files must be there and
+  whole, see ``folder.is_complete``. If they are, the lock of a process that was killed
+  is removed.
 
   Args:
     plan: the run.
@@ -192,17 +194,20 @@ def is_finished(plan: Plan, folder: pathlib.Path, further: Sequence[str] = ()) -
   """
   try:
     summary = run_files.read_facts(folder, "summary.json")
+    config = run_files.read_facts(folder, "config.json")
     done, total = summary["cost"]["rounds"], plan.run.rounds
+    stopped = summary.get("stopped", ALL_ROUNDS)
     complete = (
       summary["identity"] == plan.identity
       # A plan that is made of options alone has no object of a caller's own.
-      and not (
-        plan.federation is None
-        and identity.OBJECTS in run_files.read_facts(folder, "config.json")
-      )
+      and not (plan.federation is None and identity.OBJECTS in config)
       and (
         done == total
-        or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS and done < total)
+        or (
+          stopped != ALL_ROUNDS
+          and done < total
+          and not (stopped == BY_CALLBACK and total > config["run"]["rounds"])
+        )
       )
       and run_files.is_complete(folder, summary, further)
     )

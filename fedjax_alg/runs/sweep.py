@@ -371,6 +371,8 @@ def sweep(
   callbacks = api.as_callbacks(callbacks)
   store.check_arguments(out_dir, overwrite, allow_other_devices)
   if isinstance(federation, Federations):
+    for setting in combinations(grid):
+      pooled.refuse_rules(federation, {**options, **setting})
     seeds = pooled.seeds_of(federation, options.pop("seeds", 1))
     sweeps = [
       sweep(

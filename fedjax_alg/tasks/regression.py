@@ -44,13 +44,13 @@ def _sums(
 
 
 def _values(sums: Sums) -> Sums:
-  """Errors are means over examples and targets, r2 is the targets' mean.
+  """Errors are means over examples and targets, rmse and r2 the targets' means.
 
   As in scikit-learn, but r2 of constant targets is no number.
   """
   rows = sums["rows"][..., None]
-  mse = (sums["squares"] / rows).mean(-1)
-  values = {"mse": mse, "rmse": mse**0.5}
+  mse = sums["squares"] / rows
+  values = {"mse": mse.mean(-1), "rmse": (mse**0.5).mean(-1)}
   if "absolute" in sums:  # not of each client
     spread = sums["moved_squares"] - sums["moved"] ** 2 / rows
     # A smaller one is a rounding error: the targets are constant.

@@ -158,16 +158,16 @@ def test_clients_that_join_a_round_without_participants_are_counted():
     state = algorithm.setup(bridge.init(problem, algorithm), first, KEYS[0])
     return local(state), local(algorithm.idle(state, joining))
 
-  before, counted = memory_of(
+  before, after = memory_of(
     compose_clustered(problem.model, client, by_parity(), step, **options),
     lambda state: trees.index(state.server.local, 0),
   )
-  _, wanted = memory_of(
+  _, expected = memory_of(
     compose(problem.model, client, step, **options),
     lambda state: grouped.split_memory(client, state.memory)[0],
   )
-  problems.assert_close(counted, wanted, 1e-6)
-  assert problems.differ(counted, before)
+  problems.assert_close(after, expected, 1e-6)
+  assert problems.differ(after, before)
 
 
 @pytest.mark.parametrize("text", ["scaffold", "scaffold_m", "muon", "dyn"])

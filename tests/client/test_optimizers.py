@@ -1,6 +1,7 @@
 """The clients' optimizer against loops in NumPy, and where it is refused."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -10,6 +11,7 @@ import optax
 import optax.contrib
 import pytest
 
+from fedjax_alg.algorithms import fedavg
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, descent, local_optimizer
@@ -261,10 +263,16 @@ def test_what_cannot_be_read_is_refused_in_one_line(name, options, message):
   assert "\n" not in str(error.value)
 
 
-def test_options_beside_an_optimiser_of_ones_own():
-  local_optimizer(ClientOptimizer(), optax.lion(1e-3))
-  with pytest.raises(OptionError, match="client_clip=1.0: not read with an op"):
-    local_optimizer(client_optimizer(clip=1.0), optax.lion(1e-3))
+@pytest.mark.parametrize("builder", [fedavg.fedavg, fedavg.fedprox])
+def test_an_optimizer_of_ones_own_refuses_what_it_does_not_read(builder):
+  """The options would be compared and tuned, and change nothing."""
+  own = functools.partial(builder, optimizer=optax.lion(1e-3))
+  method = methods.method_of(own)
+  methods.check_builds(method, 0)
+  for name, value in (("client_clip", 1.0), ("client_lr", 0.3)):
+    message = f"^{name}={value}: not read with an optimizer of one's own"
+    with pytest.raises(OptionError, match=message):
+      methods.check_builds(methods.with_keywords(method, {name: value}), 0)
 
 
 def test_numbers_that_are_not_read_are_no_inputs_of_the_program():

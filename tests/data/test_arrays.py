@@ -557,6 +557,26 @@ def test_what_is_no_array_says_what_makes_one(x, pattern):
     fa.from_arrays(x, [0, 1] * 3)
 
 
+def test_texts_need_no_test_set():
+  """An empty array of texts was refused as one of shape (0,)."""
+  for texts in (["good", "bad"], np.array(["good", "bad"]), objects(["good", "bad"])):
+    examples = fa.from_arrays(texts, [1, 0], ["a", "b"])
+    assert examples.x_train.tolist() == ["good", "bad"]
+    assert examples.x_test.shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", ["str", "object", "category"])
+def test_a_column_of_a_frame_is_an_array(dtype):
+  """A Series has dtypes as a frame has, and was a TypeError."""
+  pd = pytest.importorskip("pandas", reason="the package pandas is missing")
+  names = pd.Series(["b", "a", "b"], dtype=dtype)
+  examples = fa.from_arrays(names, names, names, kind_ids=names)
+  assert examples.x_train.tolist() == ["b", "a", "b"]
+  assert examples.encoding.classes == ("a", "b")
+  assert examples.y_train.tolist() == examples.client_train.tolist() == [1, 0, 1]
+  assert examples.kind_names == ("a", "b")
+
+
 def test_a_frame_with_other_columns_than_numbers_is_named():
   pd = pytest.importorskip("pandas", reason="the package pandas is missing")
   frame = pd.DataFrame({"age": [1.0, 2.0], "sex": ["f", "m"]})

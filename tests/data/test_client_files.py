@@ -148,6 +148,8 @@ def two(x=None, y=None, name="b"):
     ([("a", 1)], "must give"),
     (two(name="a"), "client a comes twice"),
     (two(name=1.5), "client 1.5"),
+    ([two()[0], two()[1] + two()[0][1:]], "client b has 5 entries, must have 3"),
+    ([two()[0] + two()[0][1:], two()[1]], "client b has 3 entries, must have 5"),
     (two(x=np.ones((3, 3), np.float32)), "client b"),
     (two(x=np.ones((3, 2), np.uint8)), "client b"),
     (two(x=np.full((3, 2), np.nan)), "client b.*NaN"),

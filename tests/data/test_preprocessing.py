@@ -57,7 +57,10 @@ def test_raw_rows_become_the_rows_of_the_federation(features):
 
 
 def test_each_array_of_a_dictionary_keeps_its_meaning():
-  """Whole numbers are ids where the model reads ids, and else numbers."""
+  """Whole numbers are ids where the model reads ids, and else numbers.
+
+  Fractions and images had been read as ids, too.
+  """
   ids, age = np.arange(40).reshape(20, 2), np.arange(20.0)[:, None]
   rows = {"ids": ids, "age": age}, np.arange(20) % 2
   examples = fa.from_arrays(*rows, x_test=rows[0], y_test=rows[1])
@@ -66,3 +69,6 @@ def test_each_array_of_a_dictionary_keeps_its_meaning():
   assert {name: part.dtype for name, part in x.items()} == fed.example_dtype
   assert fed.example_dtype == {"ids": np.int32, "age": np.float32}
   np.testing.assert_array_equal(x["ids"], ids)
+  for dtype in (np.float32, np.uint8):
+    with pytest.raises(fa.DataError, match="^x: is float32, the model reads ids"):
+      fed.preprocessing.apply({"ids": ids.astype(dtype), "age": age})

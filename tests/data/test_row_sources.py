@@ -84,6 +84,63 @@ def test_arrow(tmp_path, word):
   check(tmp_path, rows, in_memory(x=V))
 
 
+def write_csv(path, x, y, who):
+  lines = (",".join(row) for row in zip(x, y, who))
+  path.write_text("\n".join(["x,y,who", *lines]) + "\n", "utf-8")
+  return fa.StreamedRows(f"csv:{path}", y="y", client="who")
+
+
+@pytest.mark.parametrize(
+  ("y", "who", "classes", "names"),
+  [
+    (["0", "1", "0"], ["7", "10", " 7"], None, ["7", "10"]),
+    (["0", "1", "0"], ["7", "007", "7"], None, ["007", "7"]),
+    (["0", "1", "0"], ["7", "7", "ward"], None, ["7", "ward"]),
+    (["0", "1", "other"], ["7", "7", "7"], ("0", "1", "other"), ["7"]),
+    (['"NA"', '""', '"NA"'], ["7", "7", "7"], ("", "NA"), ["7"]),
+  ],
+)
+def test_all_rows_of_a_csv_decide_the_types(tmp_path, y, who, classes, names):
+  """The first block decided, a later text or fraction was "damaged".
+
+  And clients 007 and 7 were one.
+  """
+  pytest.importorskip("pyarrow", reason="the package pyarrow is missing")
+  x = ["1".zfill(600_000), "2".zfill(600_000), "2.5"]  # more than a block of pyarrow
+  folder = fa.write_clients(tmp_path / "out", write_csv(tmp_path / "a.csv", x, y, who))
+  examples = fa.open_clients(folder)
+  assert sorted(examples.x_train[:].ravel().tolist()) == [1, 2, 2.5]
+  assert examples.client_names.tolist() == names
+  assert (examples.encoding and examples.encoding.classes) == classes
+
+
+@pytest.mark.parametrize(
+  ("y", "who", "column"),
+  [
+    (["yes", ""], ["a", "b"], "y"),
+    (["1", "NA"], ["a", "b"], "y"),
+    (["yes", "no"], ["a", ""], "who"),
+  ],
+)
+def test_a_csv_without_a_target_or_client_is_refused(tmp_path, y, who, column):
+  """The row got the class '' or the client ''."""
+  pytest.importorskip("pyarrow", reason="the package pyarrow is missing")
+  rows = write_csv(tmp_path / "a.csv", ["1", "2"], y, who)
+  with pytest.raises(DataError, match=f"column '{column}' has 1 missing .* row 1"):
+    fa.write_clients(tmp_path / "out", rows)
+
+
+def test_a_missing_value_of_a_list_names_its_row(tmp_path):
+  """It had the place in all lists together, a row that did not exist."""
+  pa = pytest.importorskip("pyarrow", reason="the package pyarrow is missing")
+  lists = [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, None]]]
+  rows = fa.StreamedRows(
+    pa.table(dict(x=lists, y=[0, 1], who=[1, 2])), y="y", client="who"
+  )
+  with pytest.raises(DataError, match="column 'x' has 1 missing .* row 1:"):
+    fa.write_clients(tmp_path, rows)
+
+
 def test_lists_tensors_and_images_of_arrow(tmp_path):
   pa = pytest.importorskip("pyarrow", reason="the package pyarrow is missing")
   image = pytest.importorskip("PIL.Image", reason="the package PIL is missing")

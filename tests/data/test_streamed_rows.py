@@ -41,6 +41,7 @@ def test_test_rows_have_the_classes_of_training_rows(tmp_path):
     (dict(x=1, y=1, client=2), "x: column 1 is .*numbers"),
     (dict(x=0, y=1, client=0), "dataset: 0 is float32"),
     (dict(x=0, y=1, client=2, classes=["ant", "cat"]), "dataset: 1 has 'dog'"),
+    (dict(x=0, y=1, client=2, classes=["ant", "cat", "ant"]), "classes=.*once"),
     (dict(x=0, y=[1], client=2), "y: a list"),
   ],
 )

@@ -27,13 +27,13 @@ def test_common_layers_move_by_all_participants(problem, averaging, weighing):
 
   Of K groups' updates of the kernel every model gets the mean over participants.
   """
-  weighed = dict(averaging=averaging, client_weights=weighing)
-  run = grouped.programs("ifca", common_layers="kernel", **weighed)
+  settings = dict(averaging=averaging, client_weights=weighing)
+  run = grouped.programs("ifca", common_layers="kernel", **settings)
   state = grouped.begin(run, problem.data)
   models, seen = grouped.models_of(state), set()
   assert all((w[:-1] == models[0][:-1]).all() for w in models)
   plain = grouped.rounds(
-    grouped.programs("ifca", **weighed),
+    grouped.programs("ifca", **settings),
     problem,
     state,
   )[0]

@@ -230,7 +230,19 @@ def test_a_sampler_of_ones_own(fed):
     (dict(evaluate=[5]), "^evaluate=5: "),
     (dict(evaluate=(correct, correct)), "^evaluate=correct: .* two"),
     (dict(evaluate="validation"), "^evaluate=validation: needs validation_cl"),
-    (dict(evaluate=lambda *_: 3.0), "^evaluate=<lambda>: "),
+    (dict(evaluate=lambda *_: 3.0), "^evaluate=<lambda>: must return a dictionary"),
+    (
+      dict(evaluate=lambda params, x, y: {"rows": len(y)}),
+      "^evaluate=<lambda>: raises TypeError: .*takes 3 positional arguments",
+    ),
+    (
+      dict(evaluate=lambda params, x, y, mask: {"rows": 1 if mask.any() else 0}),
+      "^evaluate=<lambda>: raises TracerBoolConversionError: .*test_api.py line ",
+    ),
+    (
+      dict(evaluate=fa.at_clients(lambda params, x, y, mask: {"rows": params["rows"]})),
+      "^evaluate=<lambda>: raises KeyError: 'rows', .*test_api.py line ",
+    ),
     (dict(model=3), "^model: "),
     (dict(sampler="size"), "^sampler='size': must be .* sampling='size'"),
     (dict(sampling=samplers.by_size), "^sampling: .* is given as sampler"),
@@ -249,8 +261,9 @@ def test_a_sampler_of_ones_own(fed):
   ],
 )
 def test_refused_in_one_line(fed, options, pattern):
-  with pytest.raises(fa.OptionError, match=pattern):
+  with pytest.raises(fa.OptionError, match=pattern) as error:
     fa.run("fedavg", fed, **{"cohort_size": 4, "rounds": 1, **options})
+  assert "\n" not in str(error.value)
 
 
 class Leaves(nn.Module):

@@ -205,6 +205,10 @@ def test_functions_that_break_the_contract(fed, changes, message):
     (dict(server={"floats_up": jnp.zeros(())}), "its round reports floats_up"),
     (dict(server={"total_bytes": jnp.zeros(())}), "its round reports total_bytes"),
     (dict(server={"seconds": jnp.zeros(())}), "its round reports seconds"),
+    (
+      dict(server={"acc": jnp.zeros(2), "acc_1": jnp.zeros(())}),
+      "its round reports acc_1 and an array whose entries have a column acc_1 of",
+    ),
     (dict(server={"partition": jnp.zeros(())}), "its round reports partition"),
     (dict(cost=None), "its round returns a NoneType as cost of its report"),
     (

@@ -68,6 +68,19 @@ def test_each_client_has_an_interval_over_the_partitions(feds, result):
       result.estimate(**arguments)
 
 
+@pytest.mark.parametrize("rule", ["stop_at", "patience"])
+def test_rules_are_refused_before_the_first_round(feds, rule):
+  """The partitions ended in different rounds, and all their results were lost."""
+  steps: list[Any] = []
+  options = OPTIONS | dict(callbacks=steps.append)
+  text = {"stop_at": "local:accuracy:0.6", "patience": "local:loss:3"}[rule]
+  with pytest.raises(fa.OptionError, match=f"^{rule}={text}: the 3 partitions would"):
+    fa.run("fedavg", feds, **options, **{rule: text})
+  with pytest.raises(fa.OptionError, match=f"^{rule}={text}: the 3 partitions would"):
+    fa.sweep("fedavg", feds, grid={rule: [None, text]}, **options)
+  assert not steps
+
+
 def test_a_frame_has_the_values_of_every_partition(result):
   for table in ("metrics", "rounds", "clients"):
     frame = result.to_frame(table)

@@ -130,6 +130,33 @@ def test_arrays_are_rows_too(fed):
     result.predict(pd.DataFrame({"a": [1]}))
 
 
+def test_whole_numbers_are_images_only_as_bytes(tmp_path):
+  """Integers of 0 to 255 were not scaled, so predictions were of other images."""
+  x = np.arange(40 * 4).reshape(40, 4).astype(np.uint8)
+  examples = fa.from_arrays(x, np.arange(40) % 2, np.arange(40) % 4)
+  result = fa.run("fedavg", fa.federate(examples), evaluate="global", **OPTIONS)
+  loaded = fa.load_run(result.save(tmp_path / "run"))
+  for run in (result, loaded):
+    np.testing.assert_allclose(
+      run.predict(x / 255, proba=True), run.predict(x, proba=True), rtol=1e-5
+    )
+    for dtype in (int, np.uint16):
+      with pytest.raises(fa.DataError, match="^x: is .*whole numbers must be uint8"):
+        run.predict(x.astype(dtype))
+
+
+def test_ids_of_no_token_are_refused():
+  """A row of the table for another token, or NaN, stood for them."""
+  x = np.arange(160).reshape(40, 4) % 12
+  examples = fa.from_arrays(x[:, :-1], x[:, 1:], np.arange(40) % 4, task="tokens")
+  options = OPTIONS | dict(model="lstm")
+  result = fa.run("fedavg", fa.federate(examples), evaluate="global", **options)
+  assert result.predict(x[:2, :-1]).shape == (2, 3)
+  for ids in (np.full((2, 3), 12), np.full((2, 3), -1)):
+    with pytest.raises(fa.DataError, match="^x: .*token id"):
+      result.predict(ids)
+
+
 @pytest.fixture(scope="module")
 def rare():
   """x [4000, 5] and y, of which 7 % are positive, and their federation."""

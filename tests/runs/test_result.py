@@ -1,6 +1,7 @@
 """A run's folder: what is saved is read again, and what cannot be is refused."""
 
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from flax import serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fedjax_alg as fa
@@ -195,6 +197,11 @@ def test_costs_and_estimates_are_of_the_evaluations(fed):
   )
   with pytest.raises(fa.OptionError, match="column=bytes_up: .*total_bytes_up"):
     result.costs("bytes_up")
+  pooled = fa.run("fedavg", fed, **NUMBERS | dict(rounds=1, evaluate="global"))
+  with pytest.raises(
+    fa.OptionError, match="^protocol=None: .* at the clients .*=local"
+  ):
+    pooled.estimate("accuracy", client=3)
 
 
 @pytest.fixture(name="saved", scope="module")
@@ -475,6 +482,14 @@ def test_an_algorithm_and_a_model_of_ones_own_have_to_be_given(own_fed, tmp_path
     loaded.client_params("c")
   with pytest.raises(fa.RunFolderError, match="run: model computes something else"):
     fa.load_run(folder, model=twice).predict(own_fed.client_test("a")[0])
+
+
+def test_a_builder_with_an_optimizer_of_ones_own_is_read_again(fed, tmp_path):
+  """``load_run`` takes no hyper-parameters, and a partial has no annotations."""
+  mine = functools.partial(fedavg_lib.fedavg, optimizer=optax.sgd(0.1, momentum=0.5))
+  result = fa.run(mine, fed, hparams=FedAvgHParams(), **NUMBERS)
+  loaded = fa.load_run(result.save(tmp_path / "run"), algorithm=mine)
+  chex.assert_trees_all_equal(loaded.client_params(3), result.client_params(3))
 
 
 def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):

@@ -233,7 +233,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(play, reference, finished):
 
 
 def test_a_callback_ends_a_run_with_its_result(play, reference, tmp_path):
-  """Which is read from its folder when the run is asked for again."""
+  """Which is read from its folder, until more rounds are asked for than before."""
 
   def stop(step):
     return fa.STOP if step.round == 4 else None
@@ -249,6 +249,12 @@ def test_a_callback_ends_a_run_with_its_result(play, reference, tmp_path):
       reference[0].metrics["global"]["accuracy"][:, :2],
     )
     assert result.summary()["stopped"] == "callback"
+  steps = []
+  longer = play(rounds=8, out_dir=tmp_path / "run", callbacks=steps.append)
+  assert [step.round for step in steps] == [6, 8]
+  assert longer.state_hash() == play(rounds=8).state_hash()
+  summary = files.read_json(tmp_path / "run" / "summary.json")
+  assert (summary["stopped"], summary["cost"]["rounds"]) == ("rounds", 8)
 
 
 def test_why_a_run_diverged_is_in_its_folder(play, tmp_path):
