@@ -147,6 +147,15 @@ def test_plus_plus_draws_by_squared_distance():
   assert stats.chisquare(seen[off_diagonal], DRAWS * law[off_diagonal]).pvalue > 1e-3
 
 
+def test_plus_plus_draws_no_center_twice():
+  """The distance is that to the closest center, not to the last one."""
+  points, mask = jnp.array([[0.0], [1.0], [100.0]]), jnp.ones(3, bool)
+  centers = jax.vmap(lambda key: grouping.plus_plus(points, mask, key, 3)[:, 0])(
+    jax.random.split(jax.random.key(0), 50)
+  )
+  np.testing.assert_array_equal(np.sort(centers), np.tile([0, 1, 100], (50, 1)))
+
+
 def test_plus_plus_of_equal_points():
   """All distances are 0: any point that counts; NaN is never chosen."""
   points = np.array([np.nan, 2.0, 2.0, np.nan, 2.0], np.float32)

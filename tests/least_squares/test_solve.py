@@ -305,3 +305,9 @@ def test_the_effective_number_of_features(ridge):
       jnp.asarray(rows.T @ rows), jnp.float64(ridge)
     )
   np.testing.assert_allclose(number, (values / (values + ridge)).sum(), rtol=1e-12)
+
+
+def test_a_relative_ridge_is_a_share_of_the_mean_of_the_diagonal():
+  gram = jnp.diag(jnp.array([1.0, 2.0, 6.0]))
+  assert solve.absolute(0.5, gram, True) == 0.5 * 3.0
+  assert solve.absolute(0.5, gram, False) == 0.5

@@ -109,6 +109,10 @@ def test_holm_is_the_step_down_method():
       rejected.add(int(test))
     assert {i for i, q in enumerate(corrected) if q <= level} == rejected
   assert np.isnan(corrected[1]) and max(compare_lib.holm([0.9, 0.8])) == 1.0
+  # None is smaller than one of a smaller p.
+  np.testing.assert_allclose(
+    compare_lib.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02]
+  )
 
 
 @pytest.mark.parametrize(
