@@ -329,6 +329,16 @@ def check_algorithm(
       key,
     )
     call.same("idle", idle, state, _AS_GIVEN)
+  if (revise := algorithm.revise) is not None:
+    for sign in (1, -1):
+      revised = call.shapes(
+        "revise",
+        in_round(lambda state, cohort, key, sign=sign: revise(state, cohort, 0, sign)),
+        data,
+        state,
+        key,
+      )
+      call.same("revise", revised, state, _AS_GIVEN)
   _check_models(call, algorithm, model, spec, data, state, key)
   return state
 

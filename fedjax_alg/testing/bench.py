@@ -462,28 +462,57 @@ class Bench:
     return cohort, jax.random.fold_in(keys.work, number)
 
   @functools.cached_property
-  def deploy_all(self) -> Any:
-    """(state, key) -> params of all clients and a newcomer, their losses."""
-    # What is fitted in closed form does not minimize the model's loss.
-    loss = _mistakes if self.entry.rounds else None
-    count = self.spec.num_clients
-    ids: Any = np.arange(count + 1, dtype=np.int32)  # id C is the newcomer
-    holder = ids % count  # whose data are those of client 0
+  def tables(self) -> list[bool]:
+    """Of each leaf of the state whether it has a row for each client."""
+    key = jax.random.key(0)
+    few, more = (
+      jax.eval_shape(
+        lambda params, spec=spec: self.algorithm.init(params, spec, key),
+        self.model_shapes,
+      )
+      for spec in (self.spec, self.spec._replace(num_clients=self.spec.num_clients + 1))
+    )
+    return [
+      a.shape[:1] != b.shape[:1]
+      for a, b in zip(*map(jax.tree.leaves, (few, more)), strict=True)
+    ]
+
+  @functools.cached_property
+  def _shards(self) -> Shard:
+    """The data of all clients and of a newcomer, who has those of client 0."""
     data = self.problem.data
+    holder = np.arange(self.spec.num_clients + 1) % self.spec.num_clients
     places: list[Any] = [np.asarray(leaf)[holder] for leaf in (data.offset, data.size)]
-    shards = Shard(data.x, data.y, *places)
-    measured = self.algorithm.client_model(self.problem.model)
+    return Shard(data.x, data.y, *places)
+
+  def client_models(self, name: str) -> Callable[[Any, Any], Any]:
+    """Makes (state, key) -> params of all clients and a newcomer.
+
+    Args:
+      name: ``client_params`` or ``client_copy``.
+    """
+    ids: Any = np.arange(self.spec.num_clients + 1, dtype=np.int32)  # C: the newcomer
 
     @quick_jit
     def deploy(state: Any, key: Any, numbers: Any, shards: Any) -> Any:
       return jax.vmap(
-        functools.partial(self.traced(numbers).client_params, state),
+        functools.partial(getattr(self.traced(numbers), name), state),
         in_axes=(0, _OF_CLIENTS, 0),
       )(ids, shards, client_keys(key, ids))
 
+    return lambda state, key: deploy(state, key, row(self.numbers, 0), self._shards)
+
+  @functools.cached_property
+  def deploy_all(self) -> Any:
+    """(state, key) -> params of all clients and a newcomer, their losses."""
+    # What is fitted in closed form does not minimize the model's loss.
+    loss = _mistakes if self.entry.rounds else None
+    measured = self.algorithm.client_model(self.problem.model)
+    deploy = self.client_models("client_params")
+
     def deploy_and_measure(state: Any, key: Any) -> Any:
-      params = deploy(state, key, row(self.numbers, 0), shards)
-      return params, _losses_of(measured, loss)(params, shards)
+      params = deploy(state, key)
+      return params, _losses_of(measured, loss)(params, self._shards)
 
     return deploy_and_measure
 

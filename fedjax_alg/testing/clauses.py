@@ -202,6 +202,8 @@ def _work(bench: Bench, age: int) -> None:
       )
     if (fewer[~bench.fewer.present] != 0).any():
       raise Violation(f"work.{name} of an empty slot is not 0")
+    if (fewer != leaf)[bench.fewer.present].any():
+      raise Violation(f"work.{name} of a client depends on who else takes part")
     if not ((fewer[bench.fewer.present] > 0) == works).all():
       raise Violation(f"work.{name} of participants is 0 beside empty slots")
   gradients = int(aux.cost.example_gradients)
@@ -213,6 +215,8 @@ def _work(bench: Bench, age: int) -> None:
         f"work.flops adds up to {aux.work.flops.sum():g}, must be {flops:g}: three "
         f"forward passes for each of {gradients} gradients"
       )
+    if (aux.work.batches * bench.problem.model.flops > aux.work.flops).any():
+      raise Violation("work.batches is above the examples that work.flops pays for")
 
 
 def _one_trace(bench: Bench, age: int) -> None:
@@ -261,6 +265,30 @@ def _padding(bench: Bench, age: int) -> None:
     + list_differences("report.server", bad_aux.server, aux.server),
     "examples behind an empty slot change ",
     "; select slots with jnp.where or trees.slot_mean, 0 times NaN is NaN",
+  )
+
+
+def _rows(bench: Bench, age: int) -> None:
+  """Blocks that start inside a client go on into rows of the next one.
+
+  Clients who do not take part hold the rows of one who does, as a round may read
+  all clients. Their own rows are then nobody's.
+  """
+  data = bench.problem.data
+  ids = np.asarray(bench.round_inputs(age)[0].ids)[bench.fewer.present]
+  offset, size = np.array(data.offset), np.array(data.size)
+  absent = np.setdiff1d(np.arange(size.size), ids)
+  rows = np.concatenate([offset[i] + np.arange(size[i]) for i in absent])
+  offset[absent], size[absent] = offset[ids[0]], size[ids[0]]
+  data = data._replace(offset=jnp.asarray(offset), size=jnp.asarray(size))
+  negated = data._replace(x=data.x.at[rows].multiply(-3.0))
+  expected, of_expected = bench.round(age, bench.fewer, data=data)
+  changed, of_changed = bench.round(age, bench.fewer, data=negated)
+  _refuse(
+    list_differences("state", changed, expected)
+    + list_differences("report.server", of_changed.server, of_expected.server),
+    "examples of no client change ",
+    "; a client has the rows offset .. offset + size - 1, mask those behind them",
   )
 
 
@@ -393,11 +421,41 @@ def _seeds(bench: Bench, age: int) -> None:
       "another key of a round changes nothing of the state, although mini-batches are "
       "drawn; take keys from the key of the round"
     )
+  if _draw_alike(bench, other_keys):
+    raise Violation(
+      "clients with the same examples draw the same; take keys from client_keys(key, "
+      "cohort.ids)"
+    )
   states, draws = bench.states(3), changed or not bench.entry.all_clients
   if draws and not differ(row(states, 0), row(states, 1)):
     raise Violation("two seeds give the same state after three rounds")
   if not differ(bench.state(0), bench.state(1)):
     raise Violation("a round changes nothing of the state")
+
+
+def _draw_alike(bench: Bench, keys: Any) -> bool:
+  """Whether clients with the same examples do to models what fewer of them do.
+
+  Tables of clients are left out: who takes part has another row.
+  """
+  data = bench.problem.data
+  largest = int(np.argmax(data.size))
+  places = (jnp.full_like(leaf, leaf[largest]) for leaf in (data.offset, data.size))
+  same = data._replace(**dict(zip(("offset", "size"), places)))
+
+  def shared(**changes: Any) -> Any:
+    return [
+      leaf
+      for age in (0, 1)
+      for leaf, is_table in zip(
+        jax.tree.leaves(bench.round(age, data=same, **changes)[0]), bench.tables
+      )
+      if not is_table
+    ]
+
+  models = shared()
+  drawn = list_differences("", shared(keys=keys), models)
+  return bool(drawn) and not _close("", shared(slots=bench.fewer), models)
 
 
 def _finite(bench: Bench, age: int) -> None:
@@ -418,11 +476,79 @@ def _finite(bench: Bench, age: int) -> None:
 def _client_models(bench: Bench, age: int) -> None:
   """Of all clients and a newcomer."""
   del age
-  params, losses = bench.deploy_all(bench.state(3), jax.random.key(5))
+  state, key = bench.state(3), jax.random.key(5)
+  params, losses = bench.deploy_all(state, key)
   fields = _not_finite("client_params", params)
   if not np.isfinite(losses).all():
     fields.append("the loss of its models")
+  if bench.algorithm.client_copy is not None:
+    fields += _not_finite("client_copy", bench.client_models("client_copy")(state, key))
   _refuse(fields, "not finite: ")
+
+
+def _newcomers(bench: Bench, age: int) -> None:
+  """A newcomer has id C: JAX would clamp it to the last client's row."""
+  del age
+  state, key = bench.state(3), jax.random.key(5)
+  count = bench.spec.num_clients
+  order = np.arange(count)
+  order[[0, -1]] = order[[-1, 0]]
+  leaves, structure = jax.tree.flatten(state)
+  swapped = [
+    leaf[order] if is_table else leaf
+    for leaf, is_table in zip(leaves, bench.tables, strict=True)
+  ]
+  models = [
+    row(bench.deploy_all(state, key)[0], count)
+    for state in (state, jax.tree.unflatten(structure, swapped))
+  ]
+  _refuse(
+    _close("client_params", *models),
+    "what the last client keeps changes ",
+    f" of a client that the state does not know, whose id is C = {count}",
+  )
+
+
+def _idle(bench: Bench, age: int) -> None:
+  """Models stay in a round without participants."""
+  del age
+  algorithm, state, key = bench.algorithm, bench.state(3), jax.random.key(5)
+  if algorithm.idle is None:
+    return
+  count, slots = bench.spec.num_clients, bench.spec.cohort_size
+  nobody = layout.take_cohort(bench.problem.data, jnp.full(slots, count, jnp.int32))
+  after = quick_jit(algorithm.idle)(state, nobody)
+  fields = list_differences(
+    "client_params", bench.deploy_all(after, key)[0], bench.deploy_all(state, key)[0]
+  )
+  if algorithm.global_params is not None:
+    models = quick_jit(algorithm.global_params)
+    fields += list_differences("global_params", models(after), models(state))
+  _refuse(fields, "idle, a round without participants, changes ")
+
+
+def _parts_of_work(bench: Bench, age: int) -> None:
+  """All of the work is what it is without ``Cohort.part``, a part is less."""
+  del age
+  if not bench.algorithm.takes_parts:
+    return
+  cohort, key = bench.round_inputs(0)
+
+  @quick_jit
+  def state_after(state: Any, part: Any) -> Any:
+    parts = jnp.full(cohort.ids.shape, part, jnp.float32)
+    return bench.algorithm.round(state, cohort._replace(part=parts), key)[0]
+
+  full, half = (state_after(bench.state(0), part) for part in (1.0, 0.5))
+  _refuse(
+    _close("state", full, bench.round(0)[0]),
+    "cohort.part of 1, which is all of the work, changes ",
+  )
+  if not list_differences("state", half, full):
+    raise Violation(
+      "takes_parts is set, and cohort.part of 0.5 changes nothing of the state; train "
+      "with shard.part, or leave it unset, so that late clients are refused"
+    )
 
 
 def _global_models(bench: Bench, age: int) -> None:
@@ -433,9 +559,11 @@ def _global_models(bench: Bench, age: int) -> None:
     _refuse(_not_finite("global_params", models), "not finite: ")
   if algorithm.membership is not None:
     member = np.asarray(quick_jit(algorithm.membership)(state))
-    if (member < -1).any() or not (member >= 0).any():
+    groups = bench.models if algorithm.global_params is not None else np.inf
+    if not ((member >= -1) & (member < groups)).all() or not (member >= 0).any():
       raise Violation(
-        f"membership is {member.tolist()} after three rounds, must be -1 or a group"
+        f"membership is {member.tolist()} after three rounds, must be -1 or a group "
+        f"below K = {groups}"
       )
 
 
@@ -602,10 +730,13 @@ COMPILED = (
   Promise("inputs", _inputs),
   Promise("order of slots", _order, AGES),
   Promise("empty slots", _padding, AGES),
+  Promise("rows of clients", _rows, AGES),
   Promise("resume", _resume),
   Promise("seeds", _seeds),
   Promise("finite", _finite),
   Promise("client models", _client_models),
+  Promise("newcomers", _newcomers),
+  Promise("idle rounds", _idle),
   Promise("global models", _global_models),
   Promise("ledger", _ledger, AGES),
   Promise("learning", _learning),
@@ -616,6 +747,7 @@ CLAUSES = (
   *COMPILED,
   MAPS,
   MAP_TYPES,
+  Promise("parts of the work", _parts_of_work),
   *(Promise(*pair) for pair in roles.CHECKS),
   Promise("defaults", _defaults),
   Promise("ranges", _ranges),

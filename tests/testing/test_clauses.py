@@ -36,14 +36,18 @@ from fedjax_alg.testing.bench import Bench
 (
   NONE,
   READS_BEHIND_SLOTS,
+  READS_BEHIND_CLIENTS,
   KEYS_OF_SLOTS,
+  ONE_KEY,
   NO_KEY,
   OVERFLOW,
   NO_STEP,
   FREE_DOWNLOAD,
   WORK_OF_EMPTY_SLOTS,
+  WORK_OF_OTHERS,
+  BATCHES_OF_NOTHING,
   MEAN_OF_ALL_SLOTS,
-) = range(9)
+) = range(13)
 
 
 class HParams(LocalWork):
@@ -54,6 +58,7 @@ class HParams(LocalWork):
 class State(NamedTuple):
   params: object
   turns: object
+  visits: object  # [C]
 
 
 def flawed(model, hparams: HParams, *, map_clients):
@@ -64,8 +69,8 @@ def flawed(model, hparams: HParams, *, map_clients):
     return trees.repeat(state.params, 1)
 
   def init(params, spec, key):
-    del spec, key
-    return State(params, jnp.float32(0))
+    del key
+    return State(params, jnp.float32(0), jnp.zeros(spec.num_clients))
 
   def round_(state, cohort, key):
     slots = cohort.ids.shape[0]
@@ -75,31 +80,39 @@ def flawed(model, hparams: HParams, *, map_clients):
       jax.random.split(key, slots),
       client_keys(key, cohort.ids),
     )
+    keys = jax.lax.select(jnp.full(slots, has(ONE_KEY)), jnp.full(slots, key), keys)
 
     def train(params, shard, key):
       trained, loss = sgd(model, params, shard, hparams, hparams.client_lr, key)
       return trees.subtract(trained, params), loss
 
     update, loss = map_clients(train, state.params, cohort.shards, keys)
-    mean = jax.tree.map(
+    update = jax.tree.map(
       lambda right, wrong: jnp.where(has(MEAN_OF_ALL_SLOTS), wrong, right),
       trees.slot_mean(cohort.weight, update),
       jax.tree.map(lambda leaf: leaf.mean(0), update),
     )
-    params = trees.add_scaled(state.params, jnp.where(has(NO_STEP), 0.0, 1.0), mean)
+    params = trees.add_scaled(state.params, jnp.where(has(NO_STEP), 0.0, 1.0), update)
     turns = state.turns + jnp.where(has(OVERFLOW), jnp.float32(3e38), 1.0)
     first = cohort.shards.x[cohort.shards.offset, 0]
     sizes = (cohort.weight * first).sum()  # 0 times what an empty slot points at
     turns = jnp.where(has(READS_BEHIND_SLOTS), turns + sizes, turns)
+    next_row = cohort.shards.offset + cohort.shards.size
+    behind = cohort.shards.x[next_row, 0].sum(where=cohort.present)
+    turns = jnp.where(has(READS_BEHIND_CLIENTS), turns + behind, turns)
     size = num_params(params)
     gradients = jax.vmap(hparams.examples_read)(cohort.shards.size)
     cost = round_cost(size, size, 1, gradients.sum())
     cost = cost._replace(down=jnp.where(has(FREE_DOWNLOAD), 0, cost.down))
     steps = jax.vmap(hparams.num_steps)(cohort.shards.size).astype(jnp.float32)
     steps = jnp.where(has(WORK_OF_EMPTY_SLOTS), steps + 1, steps)
-    work = Work(3 * model.flops * gradients.astype(jnp.float32), steps)
+    steps = jnp.where(has(BATCHES_OF_NOTHING), 1000 * steps, steps)
+    flops = 3 * model.flops * gradients.astype(jnp.float32)
+    mean = jnp.where(cohort.present, flops.mean(where=cohort.present), 0.0)
+    work = Work(jnp.where(has(WORK_OF_OTHERS), mean, flops), steps)
     server = {"train_loss": trees.slot_mean(cohort.weight, loss)}
-    return State(params, turns), RoundAux({"loss": loss}, server, cost, work)
+    visits = state.visits.at[cohort.ids].add(1.0, mode="drop")
+    return State(params, turns, visits), RoundAux({"loss": loss}, server, cost, work)
 
   return Algorithm(
     init, no_setup, round_, shared_client_params(global_params), global_params
@@ -109,6 +122,15 @@ def flawed(model, hparams: HParams, *, map_clients):
 ENTRY = registry.Entry(
   HParams, flawed, "Flawed", "nobody", ledger=expected.vectors(1, 1)
 )
+
+
+#: Clauses on other functions than the round.
+PROMISES_OF_FUNCTIONS = [
+  promise
+  for promise in clauses.cases()
+  if promise.clause.name
+  in ("client models", "newcomers", "idle rounds", "global models", "parts of the work")
+]
 
 
 @pytest.fixture(scope="module", name="flawless")
@@ -138,9 +160,14 @@ def with_flaw(bench, flaw):
       {"empty slots": "examples behind an empty slot change state.turns (by NaN); "},
     ),
     (
+      READS_BEHIND_CLIENTS,
+      {"rows of clients": "examples of no client change state.turns"},
+    ),
+    (
       KEYS_OF_SLOTS,
       {"order of slots": "the order of the slots changes state.params/"},
     ),
+    (ONE_KEY, {"seeds": "clients with the same examples draw the same; take keys"}),
     (NO_KEY, {"seeds": "another key of a round changes nothing of the state"}),
     (OVERFLOW, {"finite": "NaN or infinite within six rounds: state.turns"}),
     (NO_STEP, {"learning": "the clients' mean loss is ", "seeds": ""}),
@@ -149,6 +176,8 @@ def with_flaw(bench, flaw):
       {"ledger": "bills down=0, the ledger of its Entry states down=52 of a Played"},
     ),
     (WORK_OF_EMPTY_SLOTS, {"work": "work.batches of an empty slot is not 0"}),
+    (WORK_OF_OTHERS, {"work": "work.flops of a client depends on who else takes"}),
+    (BATCHES_OF_NOTHING, {"work": "work.batches is above the examples that"}),
   ],
 )
 def test_a_flaw_is_named_by_the_clause_that_it_breaks(flawless, flaw, sentences):
@@ -162,6 +191,47 @@ def test_a_flaw_is_named_by_the_clause_that_it_breaks(flawless, flaw, sentences)
   assert violations.keys() == sentences.keys(), violations
   for name, words in sentences.items():
     assert words in violations[name]
+
+
+@pytest.mark.parametrize(
+  "name, function, clause",
+  [
+    (
+      "client_params",  # JAX clamps the id of a newcomer to the last client
+      lambda state, i, *_: jax.tree.map(
+        lambda leaf: leaf + state.visits[i], state.params
+      ),
+      "newcomers",
+    ),
+    (
+      "idle",
+      lambda state, cohort: jax.tree.map(jnp.zeros_like, state),
+      "idle rounds",
+    ),
+    (
+      "membership",
+      lambda state: jnp.full_like(state.visits, 1, jnp.int32),  # K is 1
+      "global models",
+    ),
+    (
+      "client_copy",
+      lambda state, *_: jax.tree.map(lambda leaf: leaf * jnp.nan, state.params),
+      "client models",
+    ),
+    ("takes_parts", True, "parts of the work"),
+  ],
+)
+def test_a_function_besides_the_round_is_told_what_it_breaks(
+  flawless, name, function, clause
+):
+  """A run uses each in rounds without clients, of newcomers or of groups alone."""
+  bench = with_flaw(flawless, NONE)
+  bench.algorithm = bench.algorithm._replace(**{name: function})
+  bench.traced = lambda numbers: bench.algorithm
+  bench.__dict__.pop("deploy_all", None)
+  violations = [promise.violation(bench) for promise in PROMISES_OF_FUNCTIONS]
+  (sentence,) = filter(None, violations)
+  assert sentence.startswith(f"{clause}: ") and name in sentence
 
 
 def test_a_mean_that_counts_empty_slots_is_noticed(flawless):
@@ -211,7 +281,13 @@ def after(change):
     ),
     # What a run takes, and a program of many settings or a table does not keep.
     (
-      other(init=lambda algorithm: lambda params, *_: State(params, 0.0)),
+      other(revise=lambda algorithm: lambda state, cohort, step, sign: state.turns),
+      "its revise returns one array, must return a state like the one that it gets",
+    ),
+    (
+      other(
+        init=lambda algorithm: lambda params, *_: State(params, 0.0, jnp.zeros(12))
+      ),
       "its init returns a weak type at .turns; give every array its dtype",
     ),
     (
