@@ -10,7 +10,7 @@ import optax.contrib
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg import named_optimizers, registry
+from fedjax_alg import named_optimizers, registry, trees
 from fedjax_alg.algorithms import fedmuon, scaffnew
 from fedjax_alg.central import steps
 from fedjax_alg.client import objective
@@ -119,6 +119,27 @@ def test_fedcm_mixes_the_last_global_move_into_every_step(problem):
     bridge.assert_vectors_close(bridge.to_oracle(r.state.memory.extra), after.m, 1e-4)
     w, m = after.model, after.m
     assert bridge.counts(r.aux)[:2] == [104, 52]
+
+
+@pytest.mark.parametrize("part", [None, [1.0, 0.3, 1.0, 0.5]])
+def test_the_momentum_of_unequal_clients_is_the_move_over_their_mean_steps(
+  problem, part
+):
+  """Not over the steps of the first one, nor over those that late clients leave."""
+  settings = dict(local_epochs=1, batch_size=5, client_lr=0.1, gradient_weight=0.3)
+  algorithm = bridge.build(problem, "fedcm", **settings)
+  state, ids = bridge.init(problem, algorithm, bridge.KEYS[0]), [0, 1, 4, 5]
+  cohort = bridge.cohort_of(problem, ids)
+  if part is not None:
+    cohort = cohort._replace(part=jnp.array(part))
+  after, _ = problems.quick_jit(algorithm.round)(state, cohort, bridge.KEYS[1])
+  steps = np.ceil([problems.SIZES[i] / 5 for i in ids])
+  if part is not None:
+    steps = np.ceil(part * steps)
+  move = trees.subtract(bridge.model_of(after), bridge.model_of(state))
+  problems.assert_close(
+    after.memory.extra, trees.scale(-1 / (0.1 * steps.mean()), move), 1e-4
+  )
 
 
 def test_scaffold_m_keeps_raw_gradients_as_control_variates(problem):

@@ -259,3 +259,12 @@ def test_a_table_of_delayed_gradients_is_refused(problem):
     "variant=table: .* dropout",
     variant="table",
   )
+
+
+def test_parts_of_a_mini_batch_have_dropout_of_their_own():
+  """With one key, a part would drop the same entries as the one before."""
+  parts = minibatches.in_microbatches(minibatches.EXACT, 4)
+  rows = jnp.ones((8, 3)), jnp.zeros(8, jnp.int32), jnp.ones(8, bool)
+  loss, _ = parts.batch(NOISE, NOISE.init(KEY), *rows, KEY)
+  numbers = [number_of(jax.random.fold_in(KEY, part)) for part in (0, 1)]
+  np.testing.assert_allclose(loss, np.mean(numbers), rtol=1e-6)

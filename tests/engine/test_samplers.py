@@ -90,14 +90,31 @@ def test_a_bijection_draws_uniformly_without_replacement(problem, slots):
 
 
 def test_a_bijection_makes_nothing_of_the_size_of_all_clients(problem):
-  many = problem.data._replace(size=jax.ShapeDtypeStruct((10**6,), jnp.int32))
+  clients = 10**6
+  many = problem.data._replace(size=jax.ShapeDtypeStruct((clients,), jnp.int32))
 
   def largest(sampler):
-    jaxpr = jax.make_jaxpr(lambda key: sampler(many, 100, key))(jax.random.key(0))
-    return max(int(number) for number in re.findall(r"[a-z0-9]+\[(\d+)", str(jaxpr)))
+    """The largest result of an operation, which stands before the sign "="."""
+
+    def draw(key, availability):
+      data = many._replace(availability=availability)
+      return sampler(data, 100, key, jnp.int32(5))
+
+    text = str(jax.make_jaxpr(draw)(jax.random.key(0), jnp.zeros(clients)))
+    results = "".join(re.findall(r"^ +(.*) = ", text, re.MULTILINE))
+    return max(int(number) for number in re.findall(r":[a-z0-9<>]+\[(\d+)", results))
 
   assert largest(samplers.by_bijection) == 100
-  assert largest(samplers.uniform) == 10**6
+  assert largest(samplers.uniform) == clients
+  for permutation, bijection in (
+    (samplers.by_availability, samplers.by_trial),
+    (
+      samplers.with_daily_cycle(samplers.by_availability, 24, 0),
+      samplers.with_daily_cycle(samplers.by_trial, 24, 0),
+    ),
+  ):
+    assert largest(permutation) == clients
+    assert largest(bijection) == 1024  # those that are asked at once
 
 
 @pytest.mark.program
@@ -336,3 +353,17 @@ def test_clients_that_never_train_have_no_turn_and_are_not_expected(problem):
   np.testing.assert_array_equal(
     take_turns(everybody), take_turns(data._replace(joins=None))
   )
+
+
+def test_clients_have_no_turn_before_they_join(problem):
+  """Their place stays empty: a row of theirs would be data that nobody has yet."""
+  joins = np.where(np.arange(12) % 3 == 1, 7, 0).astype(np.int32)
+  data = problem.data._replace(joins=joins)
+  ids = np.asarray(
+    jax.vmap(lambda number: samplers.cyclic(data, 3, jax.random.key(0), number))(
+      jnp.arange(11)
+    )
+  )
+  rounds, slots = np.nonzero(ids < 12)
+  assert (joins[ids[rounds, slots]] <= rounds).all()
+  assert set(ids[ids < 12]) == set(range(12))

@@ -253,6 +253,26 @@ def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
     assert (aux.cost.down, aux.cost.bytes_down) == (52, None)
 
 
+def test_a_client_without_examples_keeps_what_it_has_not_sent(problem):
+  """Its examples may come back (``shift``), and with them what it owes."""
+  algorithm = compose(
+    problem.model,
+    probe(),
+    average(),
+    map_clients=clients.ClientMap(),
+    exchange=exchange_of(Compression(compress_up="topk:0.1")),
+  )
+  round_, ids = problems.quick_jit(algorithm.round), [0, 1, 2, 3]
+  state = bridge.init(problem, algorithm, KEY)
+  state, _ = round_(state, bridge.cohort_of(problem, ids), KEY)
+  owed = problems.row(state.memory.extra, 2)
+  assert any(np.any(leaf) for leaf in jax.tree.leaves(owed))
+  size = jnp.asarray(problem.data.size).at[2].set(0)
+  without = problem._replace(data=problem.data._replace(size=size))
+  state, _ = round_(state, bridge.cohort_of(without, ids), KEY)
+  problems.assert_equal(problems.row(state.memory.extra, 2), owed)
+
+
 @pytest.mark.parametrize(
   "name, settings", [("scaffold", {}), ("fednova", {}), ("ifca", dict(num_groups=2))]
 )

@@ -394,3 +394,11 @@ def test_a_model_without_a_number_is_not_the_best_of_k():
   best = records._pick_best(values, values, "mse")
   np.testing.assert_array_equal(best["mse"], [0.2, np.nan])
   np.testing.assert_array_equal(best["loss"], [3.0, 4.0])
+
+
+def test_the_worst_kind_has_the_largest_error_and_the_least_accuracy():
+  values = {name: np.array([[1.0, 5.0, 2.0]]) for name in ("mse", "loss", "accuracy")}
+  worst = records._mean_and_worst(values, "mse")["kinds_worst"]
+  assert worst["mse"].tolist() == [5.0]
+  worst = records._mean_and_worst(values, "accuracy")["kinds_worst"]
+  assert worst["accuracy"].tolist() == [1.0]

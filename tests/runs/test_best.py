@@ -1,12 +1,15 @@
 """The best validated round: its number, its value and its very parameters."""
 
+import types
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg.runs import best as best_lib
 from fedjax_alg.runs import queue
 
 #: With so large a learning rate later rounds are not always better.
@@ -91,3 +94,19 @@ def test_test_data_are_warned_of(fed):
   np.testing.assert_array_equal(
     result.best.values, result.metrics["global"]["loss"][:, 0]
   )
+
+
+def test_a_round_without_a_number_is_not_the_best():
+  """NaN is greater than nothing and smaller than nothing."""
+  best = best_lib.KeepBest.__new__(best_lib.KeepBest)
+  best.protocol, best.metric, best._best = "validation", "accuracy", {}
+  best._global_params = lambda state: state
+  for number, value in enumerate((np.nan, 0.3, np.nan, 0.2), 1):
+    best(
+      types.SimpleNamespace(
+        metrics={"validation": {"accuracy": np.array([value])}},
+        round=number,
+        states=jnp.full((1, 1), float(number)),
+      )
+    )
+  assert best.best().rounds.tolist() == [2]
