@@ -15,6 +15,7 @@ from fedjax_alg.algorithms import fedmuon, scaffnew
 from fedjax_alg.central import steps
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
+from fedjax_alg.exchange import stacking
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import acceleration as oracle
@@ -22,6 +23,7 @@ from tests.reference import diversified
 
 WORK = dict(local_steps=4, batch_size=6, client_lr=0.2)
 L2 = problems.L2
+KEY = bridge.KEYS[0]
 
 
 def linear_regression(size):
@@ -69,6 +71,73 @@ def test_fedexp_deploys_the_mean_of_models_that_clients_received(problem):
     mean = deployed(problem, "fedexp", r.state, **settings)
     np.testing.assert_allclose(bridge.to_oracle(mean), (last + model) / 2, atol=1e-6)
     last = model
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize(
+  "name, settings, q",
+  [
+    ("ifca", dict(num_groups=2), 0),
+    ("composed", dict(client_update="sgd", client_weights="qffl:2"), 2),
+  ],
+)
+def test_updates_extrapolate_with_the_weights_that_their_model_gives_them(
+  problem, monkeypatch, name, settings, q, stacked
+):
+  """In groups, and by losses, which also shorten the mean but not the length."""
+  if not stacked:
+    monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  rate, ids = WORK["client_lr"], list(range(12))
+  # Near the optimum, where updates differ more than they agree.
+  states, _ = bridge.history(
+    problem,
+    name,
+    [ids] * 40,
+    [KEY] * 40,
+    problems.some_params(problem.model),
+    **(settings | WORK | {"client_weights": "examples"}),
+  )
+  settings = settings | WORK
+  method = bridge.build(problem, name, server="extrapolated:0", **settings)
+  start = bridge.init(problem, method)._replace(models=states[-1].models)
+  _, state, aux = bridge.one_round(problem, method, ids, KEY, start)
+  group = np.zeros(len(ids), int)
+  if name == "ifca":
+    group = np.asarray(state.member)[ids]
+    assert len({*group}) == 2
+  else:
+    del settings["client_weights"]
+  average = bridge.build(problem, name, **settings)
+  alone = bridge.init(problem, average)._replace(models=start.models)
+  round_ = problems.quick_jit(average.round)
+  updates, losses = [], []
+  for i, k in zip(ids, group, strict=True):
+    own = bridge.cohort_of(problem, [i])
+    after, _ = round_(alone, own, KEY)
+    before = bridge.model_of(start, k)
+    updates.append(bridge.to_oracle(trees.subtract(bridge.model_of(after, k), before)))
+    losses.append(
+      objective.full_loss(problem.model, before, layout.shard_of(problem.data, i))
+    )
+  updates = np.reshape(updates, (len(ids), -1))
+  weights = np.array([problems.SIZES[i] for i in ids]) * np.array(losses) ** q
+  rates = np.ravel(aux.server["eta_g"])
+  assert len(rates) == 1 + group.max()
+  for k, eta in enumerate(rates):
+    share = np.where(group == k, weights, 0)
+    share = share / share.sum()
+    squares = share @ (updates**2).sum(1)
+    shorter = 1 / (1 + q / rate * share @ ((updates**2).sum(1) / losses)) if q else 1
+    expected = max(1.0, squares / (2 * ((share @ updates) ** 2).sum()))
+    np.testing.assert_allclose(eta, expected, rtol=1e-3)
+    bridge.assert_vectors_close(
+      bridge.to_oracle(
+        trees.subtract(bridge.model_of(state, k), bridge.model_of(start, k))
+      ),
+      (eta * shorter * (share @ updates)).reshape(-1, 4),
+      1e-3,
+    )
+  assert max(rates) > 1.05
 
 
 def test_fedexp_extrapolates_along_its_momentum(problem):
