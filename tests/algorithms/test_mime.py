@@ -41,7 +41,7 @@ def assert_statistics_close(memory, expected):
       "mime_lite",
       dict(
         base="adam:eps=0.1",
-        client_weights="uniform",
+        client_weights="examples",
         server_lr=1.2,
         client_lr=0.01,
       ),

@@ -26,6 +26,7 @@ from tests.reference.event_heap import Server, trajectory
 MAP = clients.ClientMap()
 WORK = minibatches.LocalWork(local_steps=2, batch_size=5)
 ROUNDS, SLOTS, PLACES = 8, 4, 6
+PARTS = [0.2, 0.3, 0.4, 0.5]
 
 
 @pytest.fixture(scope="module", name="data")
@@ -205,10 +206,14 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
   algorithm = compose(problem, one_by_one=True)
   state, (models, aux, waiting) = play(algorithm, problem, data)
   assert state.version == ROUNDS * SLOTS
+  # Where nobody takes part the round counts, or resumed runs would draw it again.
+  assert algorithm.idle(state, None).round == ROUNDS + 1
   server, expected, ages, versions = Server(PLACES), [], [], [0.0]
+  lasted = []
   for queue in queues(waiting):
     for _ in range(SLOTS):
-      ((client, version, _),), _ = server.run(queue, 1)
+      ((client, version, _),), seconds = server.run(queue, 1)
+      lasted.append(seconds)
       # Whoever has started is out of the queue for the rest of the round.
       for started, _ in server.running.values():
         queue.pop(started, None)
@@ -222,6 +227,12 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
   np.testing.assert_allclose(bias(models), expected, rtol=1e-5)
   np.testing.assert_allclose(
     aux.server["staleness"], np.reshape(ages, (ROUNDS, -1)).mean(1), rtol=1e-6
+  )
+  times = aux.times
+  np.testing.assert_allclose(
+    times.computation + times.communication + times.idle,
+    np.reshape(lasted, (ROUNDS, -1)).sum(1),
+    rtol=1e-4,
   )
 
 
@@ -285,17 +296,19 @@ def test_stragglers_of_a_buffer_do_a_part(problem, data):
 
   def first_round(keys):
     state = algorithm.init(problem.model.init(keys[0]), spec, None)
-    cohort = sample_cohort(data, SLOTS, keys[1])._replace(part=jnp.full(SLOTS, 0.5))
+    cohort = sample_cohort(data, SLOTS, keys[1])._replace(part=jnp.array(PARTS))
     return cohort, *algorithm.round(state, cohort, keys[2])
 
   cohort, state, aux = jax.device_get(
     problems.quick_jit(first_round)([jax.random.key(seed) for seed in range(3)])
   )
   occupied = state.running.client < 12
-  is_new = (state.running.client[:, None] == cohort.ids[None]).any(1)
-  np.testing.assert_array_equal(
-    state.running.part[occupied], np.where(is_new, 0.5, 1.0)[occupied]
+  part = dict(zip(cohort.ids.tolist(), PARTS, strict=True))
+  np.testing.assert_allclose(
+    state.running.part[occupied],
+    [part.get(i, 1.0) for i in state.running.client[occupied].tolist()],
   )
+  assert (state.running.part[occupied] < 1).any()
   assert set(np.asarray(aux.work.batches)) <= {1.0, 2.0}
   assert 1.0 in np.asarray(aux.work.batches)
   assert any(leaf.any() for leaf in jax.tree.leaves(state.models))
