@@ -297,18 +297,21 @@ def test_stragglers_of_a_buffer_do_a_part(problem, data):
   def first_round(keys):
     state = algorithm.init(problem.model.init(keys[0]), spec, None)
     cohort = sample_cohort(data, SLOTS, keys[1])._replace(part=jnp.array(PARTS))
-    return cohort, *algorithm.round(state, cohort, keys[2])
+    (method,) = algorithm.init.args
+    waiting = buffered.waiting_clients(method, state, cohort, keys[2])
+    return cohort, waiting, *algorithm.round(state, cohort, keys[2])
 
-  cohort, state, aux = jax.device_get(
+  cohort, waiting, state, aux = jax.device_get(
     problems.quick_jit(first_round)([jax.random.key(seed) for seed in range(3)])
   )
   occupied = state.running.client < 12
-  part = dict(zip(cohort.ids.tolist(), PARTS, strict=True))
-  np.testing.assert_allclose(
-    state.running.part[occupied],
-    [part.get(i, 1.0) for i in state.running.client[occupied].tolist()],
-  )
-  assert (state.running.part[occupied] < 1).any()
+  part = dict(zip(cohort.ids.tolist(), np.float32(PARTS), strict=True))
+  for ids, parts in (
+    (waiting.client[:SLOTS], waiting.part[:SLOTS]),
+    (state.running.client[occupied], state.running.part[occupied]),
+  ):
+    np.testing.assert_array_equal(parts, [part.get(i, 1.0) for i in ids.tolist()])
+    assert (parts < 1).any()
   assert set(np.asarray(aux.work.batches)) <= {1.0, 2.0}
   assert 1.0 in np.asarray(aux.work.batches)
   assert any(leaf.any() for leaf in jax.tree.leaves(state.models))
