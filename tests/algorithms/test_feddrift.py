@@ -167,6 +167,41 @@ def test_groups_of_every_step_are_the_oracles(case):
   assert opened and bool(merged) == (case in MERGE)
 
 
+def test_what_goes_with_a_model_is_merged_as_the_model_is():
+  """The server's moments and the running statistics, by numbers of examples."""
+  run = grouped.programs("feddrift", **SETTINGS, server="adam:0.01")
+  state = grouped.begin(run, grouped.problem().data)
+  draws = iter(jax.random.split(KEY, 100))
+
+  def draw(leaf):
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+      return leaf
+    return jax.random.normal(next(draws), leaf.shape)
+
+  states = {"mean": jnp.zeros((5, 3))}
+  names = ("models", "server", "states")
+  state = state._replace(states=states)
+  state = state._replace(**{n: jax.tree.map(draw, getattr(state, n)) for n in names})
+  first, number = np.array([0, 1, 0, 3, 0]), np.array([3.0, 7.0, 1.0, 9.0, 4.0])
+  new = feddrift._in_place_of(
+    state, jnp.asarray(first), jnp.asarray(number, jnp.float32)
+  )
+  floats = 0
+  for name in names:
+    for before, after in zip(
+      *map(jax.tree.leaves, (getattr(state, name), getattr(new, name))), strict=True
+    ):
+      expected = np.array(before)
+      if expected.dtype.kind == "f":
+        floats += 1
+        rows = np.array([0, 2, 4])
+        expected[0] = np.average(expected[rows], axis=0, weights=number[rows])
+        np.testing.assert_allclose(after[0], expected[0], rtol=1e-5, atol=1e-6)
+      np.testing.assert_array_equal(after[1], expected[1])
+      np.testing.assert_array_equal(after[3], expected[3])
+  assert floats > 5
+
+
 def test_participants_read_a_step_of_their_model():
   steps, rule = data_of_steps(), rule_of()
   rng = np.random.default_rng(0)

@@ -242,6 +242,22 @@ def test_what_clients_deploy_on_all_test_rows_of_their_kind(problem, case):
     np.testing.assert_allclose(counts.sums["loss"][kind], loss, rtol=1e-5)
 
 
+def test_whom_a_run_leaves_out_is_of_no_kind(problem, case):
+  """A client without rows (``without``) has no model that tells of its kind."""
+  out = int(np.flatnonzero((KIND == 0) & ~NEW)[0])
+  joins = np.zeros(C, np.int32)
+  joins[out] = NEVER
+  size = np.asarray(case.data.test.size).copy()
+  size[out] = 0
+  data = case.data._replace(
+    train=case.data.train._replace(joins=joins),
+    test=case.data.test._replace(size=jnp.asarray(size)),
+  )
+  counts = jax.device_get(case.run(data, case.state, jax.random.key(0))["kinds"])
+  left = ((KIND == 0) & ~NEW).sum() - 1
+  assert counts.sums["rows"][0].sum() == left * KIND_SIZE[0]
+
+
 def test_held_out_clients_choose_by_most_rows_and_are_tested_on_the_others(
   problem, case
 ):
