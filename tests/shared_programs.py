@@ -21,7 +21,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import keys as keys_lib
 from fedjax_alg.engine import loop, sharding
 from fedjax_alg.engine.sampling import OwnSampling
-from fedjax_alg.models import OwnModel
+from fedjax_alg.models import OwnModel, class_weights
 from fedjax_alg.runs import plan
 from fedjax_alg.runs import programs as programs_lib
 from fedjax_alg.runs.options import MachineOptions, ModelOptions
@@ -68,6 +68,8 @@ def key(prepared):
     files["sampling"] = options.sampling.source()
   if isinstance(options.model, OwnModel):
     files["model"] = options.model.source()
+  if options.class_weights == class_weights.BALANCED:  # a constant of the loss
+    files["class_weights"] = tuple(p.federation.label_histogram.sum(0).tolist())
   return (
     p.method.structure()[1:],
     p.method.entry.build,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import trees
+from fedjax_alg import split, trees
 from fedjax_alg.base import Array, Cohort, FedSpec, MapClients, Params
 from fedjax_alg.client.update import ClientUpdate, MeanRow, Store, fetch_rows
 from fedjax_alg.errors import OptionError
@@ -42,7 +42,8 @@ def split_memory(client: ClientUpdate, memory: PyTree) -> tuple[PyTree, PyTree]:
   if not client.store:
     return memory, ()
   table = client.store.get(memory)
-  return client.store.put(memory, jax.tree.map(lambda leaf: None, table)), table
+  nothing = split.tree_map(lambda leaf: None, lambda leaf: None, table)
+  return client.store.put(memory, nothing), table
 
 
 def init_memory(

@@ -44,6 +44,7 @@ from fedjax_alg.base import (
   RoundCost,
   Shard,
   Work,
+  num_params,
 )
 from fedjax_alg.central.steps import ServerStep, average
 from fedjax_alg.client.grouped import (
@@ -940,6 +941,14 @@ def _cost(
   up = extra.up.shared_by(jnp.maximum(participants, 1))
   if method.statistics:  # each model that a client measures comes with its own
     down += method.statistics * (max(1, extra.evaluations) - 1)
+  size = num_params(before.models) // method.num_models
+  in_one = isinstance(extra.exchanges, int) and not extra.exchanges
+  if in_one and isinstance(extra.evaluations, int) and extra.evaluations > 1:
+    # The server does not know yet of which group: what it keeps for each is sent.
+    assert not callable(method.client.extra_down)  # without `compress_down`
+    down += int(method.client.extra_down * size) * (extra.evaluations - 1)
+  if method.client.mean_row:  # who changes its group takes its row along
+    up += size
   cost, work = costs(
     method,
     cohort,

@@ -136,3 +136,20 @@ def test_a_message_that_cannot_be_counted_is_refused():
   with pytest.raises(OptionError, match=r"would send or receive 2,14\d,.* floats"):
     ledger.layer_cost(plan, 0, 1, 3, 0)
   assert sent > ledger.MAX_FLOATS
+
+
+def test_groups_have_more_messages_for_what_clients_and_server_keep(problem):
+  """A server cannot send the control variate of a group that it does not know yet.
+
+  And it needs that of a client, for the mean of the group that the client joins.
+  """
+
+  def messages(name, **settings):
+    algorithm = bridge.build(problem, name, num_groups=3, **settings)
+    _, _, aux = bridge.one_round(problem, algorithm, range(5))
+    return int(aux.cost.down), int(aux.cost.up)
+
+  size = num_params(jax.eval_shape(problem.model.init, jax.random.key(0)))
+  assert messages("ifca") == (3 * size, size + 1)
+  assert messages("ifca", client_update="scaffold") == (6 * size, 3 * size + 1)
+  assert messages("fesem", client_update="fedcm") == (3 * size, 2 * size)

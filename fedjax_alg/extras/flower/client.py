@@ -10,6 +10,7 @@ import numpy as np
 
 from fedjax_alg import trees
 from fedjax_alg.data import layout
+from fedjax_alg.data.federation import Federation
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import from_bytes, to_bytes
 from fedjax_alg.extras.flower import remote as remote_lib
@@ -42,8 +43,8 @@ class Client:
     Args:
       code: the code, which clients of one run can share.
       client: its id.
-      x: [n, ...] examples, as the model reads them.
-      y: [n] labels.
+      x: [n, ...] examples, as the model reads them: float32, or int32 tokens.
+      y: [n] labels, whole numbers from 0 on.
 
     Raises:
       OptionError: the rows are not like those of the run.
@@ -56,11 +57,34 @@ class Client:
         f"{x.shape[1:]} and {len(y)} labels, must be as many "
         f"of shape {shape}, and at least one"
       )
+    self._check_values(code.prepared.federation, client, x, y)
     self.client, self.size, self._code = client, len(y), code
     rows = np.arange(len(y))
     self._shard = layout.shard_of(
       layout.client_data(x, y, rows, rows[:1], np.array([len(y)])), 0
     )
+
+  @staticmethod
+  def _check_values(federation: Federation, client: int, x: Any, y: Any) -> None:
+    """Refuses examples and labels that the model would train on without a word."""
+    dtype, classes = federation.example_dtype, federation.num_classes
+    whole = y.ndim == 1 and y.dtype.kind in "iub"
+    if not whole or not 0 <= int(y.min()) <= int(y.max()) < classes:
+      raise OptionError(
+        f"`shard`({client}): labels of shape {y.shape} and type {y.dtype}"
+        + (f", from {y.min()} to {y.max()}" if whole else "")
+        + f", must be whole numbers in [0, {classes})"
+      )
+    if x.dtype.kind != np.dtype(dtype).kind or not np.isfinite(x).all():
+      raise OptionError(
+        f"`shard`({client}): examples of type {x.dtype}, must be {dtype}, all finite"
+      )
+    tokens = federation.num_tokens
+    if x.dtype.kind == "i" and not 0 <= int(x.min()) <= int(x.max()) < tokens:
+      raise OptionError(
+        f"`shard`({client}): tokens from {x.min()} to {x.max()}, must lie in "
+        f"[0, {tokens})"
+      )
 
   def answer(
     self, question: Question, body: np.ndarray, memory: Memory

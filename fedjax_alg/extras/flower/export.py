@@ -27,6 +27,11 @@ def _is_export(folder: pathlib.Path) -> bool:
     return False
 
 
+def _toml_text(text: str) -> str:
+  """A text in TOML, which has other escapes of rare characters than JSON."""
+  return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def write_app(prepared: Prepared, folder: pathlib.Path) -> None:
   """Writes the app of a run.
 
@@ -54,7 +59,7 @@ def write_app(prepared: Prepared, folder: pathlib.Path) -> None:
     about=about,
     package=_PACKAGE,
     name=f"fedjax-{prepared.method.name.replace('_', '-')}",
-    out=json.dumps(str(folder.absolute() / "out")),
+    out=_toml_text(str(folder.absolute() / "out")),
   )
   data = "simulated" if facts["data"]["dataset"] else "own"
   texts = {

@@ -17,7 +17,7 @@ from fedjax_alg.data.kind_changes import NaturalKinds
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.data.shift import NoShift
 from fedjax_alg.engine.late import NoStragglers
-from fedjax_alg.engine.sampling import OwnSampling
+from fedjax_alg.engine.sampling import AvailabilityFile, OwnSampling
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.attacks import NoAttack
 from fedjax_alg.exchange.compression import Uncompressed
@@ -40,6 +40,9 @@ _USUAL = {
   "roles": ((), _SIMULATED),
   "class_weights": (None, _SIMULATED),
   "init_from": (None, "an exported app starts from its seed"),
+  "stop_at": (None, "an app runs all its rounds"),
+  "patience": (None, "an app runs all its rounds"),
+  "rounding_seed": (0, _SIMULATED),
   "attack": (NoAttack(), _SIMULATED),
   "compress_down": (Uncompressed(), _SIMULATED),
   "private.at": ("server", "clients draw by keys that the server has"),
@@ -91,6 +94,11 @@ def _check_deployable(prepared: Prepared) -> None:
     raise OptionError(f"`model`: {_NO_OWN_CODE}")
   if isinstance(options.sampling, OwnSampling):
     raise OptionError(f"`sampling`={options.sampling}: {_NO_OWN_CODE}")
+  if isinstance(options.sampling, AvailabilityFile):
+    raise OptionError(
+      f"`sampling`={options.sampling}: its file is not in the app (allowed: "
+      "availability, ...)"
+    )
   _check_messages(method, values)
   if prepared.init is not None:
     raise OptionError("`init`: an exported app starts from its seed")

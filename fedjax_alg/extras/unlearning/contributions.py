@@ -68,8 +68,9 @@ def contributions(
     OptionError: see ``revision.forget``; the model has several layers, which would
       all need a new fit for every client; a single client has all training rows, so
       that there is no model without it; or an unknown metric. With ``retrain``: the
-      run is private, its data change, it has no protocol ``global``, or its model or
-      algorithm has no name. Without it: no step has been solved yet.
+      run is private, its data change or were scaled by those of all clients, it has
+      no protocol ``global``, or its model or algorithm has no name. Without it: no
+      step has been solved yet.
     NonFiniteError: the equations without a client have no solution.
     RunFolderError: see ``RunResult.client_params``.
 
@@ -171,6 +172,11 @@ def _by_training_again(result: RunResult, metric: str | None) -> Contributions:
     raise OptionError("`retrain`: the run has no protocol global (give `evaluate`)")
   if federation.schedule is not None:
     raise OptionError("`retrain`: the data of this run change from round to round")
+  if federation.scaler is not None:
+    raise OptionError(
+      f"`retrain`: `features`={federation.options.features} has scaled the examples "
+      "by those of all clients, also of the one that is left out"
+    )
   plan = Plan.from_facts(result.facts, federation=federation)
   train = federation.data.train
   clients = np.flatnonzero(np.asarray(train.size) > 0)
@@ -183,7 +189,9 @@ def _by_training_again(result: RunResult, metric: str | None) -> Contributions:
     size: Any = np.array(train.size)
     size[client] = 0
     others = federation.data._replace(train=train._replace(size=size))
-    without = dataclasses.replace(federation, data=others)
+    histogram = federation.label_histogram.copy()  # `class_weights` counts it
+    histogram[client] = 0
+    without = dataclasses.replace(federation, data=others, label_histogram=histogram)
     (again,), _ = queue.run_plans(
       [dataclasses.replace(plan, run=run, federation=without)]
     )

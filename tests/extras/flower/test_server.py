@@ -18,6 +18,7 @@ from fedjax_alg.extras.flower.client import Client, Code
 from fedjax_alg.extras.flower.server import Server, _blocks, _Piece
 from fedjax_alg.runs.plan import from_keywords
 from tests import problems, shared_programs
+from tests.each import each
 
 pytestmark = pytest.mark.program
 CLIENTS, COHORT, ROUNDS = 4, 3, 4
@@ -139,13 +140,15 @@ def _simulate(method, lost, extra):
 
 #: Bytes beside those of the ledger: the key of 8, the id and the number of the
 #: round of 4 each go down; the loss comes up. That of Mime's gradients, which
-#: depends on nobody's data, does not.
+#: depends on nobody's data, does not. In groups the numbers of these go down, too.
 @pytest.mark.parametrize(
   "method,extra,down,up",
   [
     ("scaffold", (), 16, 4),
     ("mime", (), 24, 4),
     ("fedcm", (), 16, 4),
+    # What each client keeps is apart from what the server keeps for each group.
+    ("ifca", (("client_update", "scaffold"), ("num_groups", 2)), 36, 4),
     ("fedavg", (("compress_up", "topk:0.1"),), 16, 4),
   ],
 )
@@ -443,10 +446,26 @@ def test_a_client_says_that_it_has_lost_what_it_kept():
   problems.assert_equal((sent, kept["after"]), (new_sent, new_kept["after"]))
 
 
-def test_examples_of_another_shape_are_refused():
-  machines = Machines("scaffold")
-  with pytest.raises(fa.OptionError, match=r"shard\(0\): 3 examples of shape"):
-    Client(machines.code, 0, np.zeros((3, 5)), np.zeros(3))
+@each(
+  "change, message",
+  [
+    (lambda x, y: (x[:, :5], y), "18 examples of shape"),
+    (lambda x, y: (x, y + 57), "labels of shape .*, from 57 to 66, must be whole"),
+    (lambda x, y: (x, y - 1), "labels of shape .*, from -1 to 8, must be whole"),
+    (lambda x, y: (x, y + 0.5), "labels of shape .* and type float64, must be whole"),
+    (lambda x, y: (x, y[:, None]), r"labels of shape \(18, 1\) .*, must be whole"),
+    (lambda x, y: (x.astype(int), y), "examples of type int64, must be float32"),
+    (lambda x, y: (np.full_like(x, np.nan), y), "examples of type .*, all finite"),
+  ],
+)
+def test_rows_that_no_simulation_has_are_refused(change, message):
+  """They would be trained on: a label of nobody as another class, NaN as a model."""
+  code, _, _ = code_and_clients("scaffold")
+  x, y = (np.asarray(array[:]) for array in federation().client(NAMES[0]))
+  y = np.arange(len(y)) % 10
+  Client(code, 0, x.astype(np.float64), y)
+  with pytest.raises(fa.OptionError, match=rf"^shard\(0\): {message}"):
+    Client(code, 0, *change(x, y))
 
 
 def test_a_partition_id_that_is_nobodys_is_refused(monkeypatch):

@@ -46,6 +46,18 @@ def prepare_run(method="fedavg", federation=None, num_held_out=0, **options):
     ),
     ("afl", {"private": "moments"}, "algorithm=afl: not with private"),
     ("fedavg", {"seeds": 2}, "seeds: give one seed"),
+    # What the app would leave out without a word.
+    (
+      "fedavg",
+      {"stop_at": "global:accuracy:0.5", "eval_every": 1},
+      "stop_at=global:accuracy:0.5: an app runs all",
+    ),
+    (
+      "fedavg",
+      {"patience": "global:loss:1", "eval_every": 1},
+      "patience=global:loss:1: an app runs all",
+    ),
+    ("fedavg", {"rounding_seed": 3}, "rounding_seed=3: stays in the"),
     ("fedavg", {"num_held_out": 1}, "validation_clients=1"),
     (
       "fedavg",
@@ -63,6 +75,15 @@ def test_what_cannot_be_exported(tmp_path, method, options, message):
   assert not (tmp_path / "app").exists()
   assert str(error.value).startswith(message)
   assert "\n" not in str(error.value)
+
+
+def test_a_file_of_probabilities_is_not_in_an_app(tmp_path):
+  """No other machine could read it, so that no client would start there."""
+  path = tmp_path / "phones.txt"
+  path.write_text("0.9\n0.3\n0.8\n0.5\n")
+  run = prepare_run(sampling=f"availability_file:{path}")
+  with pytest.raises(fa.OptionError, match="^sampling=.*: its file is not in the app"):
+    export.write_app(run, tmp_path / "app")
 
 
 def test_the_run_is_made_again_without_anybodys_data():
@@ -101,9 +122,10 @@ def test_the_clients_of_the_simulation_are_those_of_the_run():
 
 
 def test_an_app_is_a_package_with_a_frozen_config(tmp_path):
-  run = prepare_run("mime_lite")
+  run, tmp_path = prepare_run("mime_lite"), tmp_path / "cat \N{CAT FACE}\x7f"
   export.write_app(run, tmp_path / "app")
-  about = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+  about = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text("utf-8"))
+  assert about["tool"]["flwr"]["app"]["config"]["out"] == str(tmp_path / "app" / "out")
   parts = about["tool"]["flwr"]["app"]["components"]
   for part in parts.values():
     module, name = part.split(":")

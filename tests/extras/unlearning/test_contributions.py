@@ -57,7 +57,13 @@ def test_iterative_methods_are_trained_again_without_each_client():
     examples = fa.from_arrays(x[rows], y[rows], owner[rows], x_test=x, y_test=y)
     return fa.federate(examples, partition="natural")
 
-  options = dict(participation=1, rounds=3, evaluate=("global",), client_lr=0.5)
+  options = dict(
+    participation=1,
+    rounds=3,
+    evaluate=("global",),
+    client_lr=0.5,
+    class_weights="balanced",  # by the classes of those who are there
+  )
   result = fa.run("fedavg", federate(owner < 4), **options)
   with pytest.raises(fa.OptionError, match="^algorithm=fedavg: not in closed form"):
     fa.contributions(result)
@@ -66,6 +72,14 @@ def test_iterative_methods_are_trained_again_without_each_client():
   np.testing.assert_allclose(share.without[:, 2], last[:, -1], rtol=1e-6)
   assert share.without.shape == (1, 3) and np.ptp(share.without) > 0
   assert share.clients == ("1", "2", "3")
+
+
+def test_scales_of_all_clients_are_those_of_no_run_without_one():
+  federation = fa.federate("digits", num_clients=4, features="standardize")
+  options = dict(cohort_size=2, rounds=1, evaluate=("global",))
+  result = fa.run("fedavg", federation, **options)
+  with pytest.raises(fa.OptionError, match="^retrain: features=standardize has scaled"):
+    fa.contributions(result, retrain=True)
 
 
 def test_there_is_no_model_without_the_only_client():
