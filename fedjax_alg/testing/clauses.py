@@ -440,8 +440,10 @@ def _draw_alike(bench: Bench, keys: Any) -> bool:
   """
   data = bench.problem.data
   largest = int(np.argmax(data.size))
-  places = (jnp.full_like(leaf, leaf[largest]) for leaf in (data.offset, data.size))
-  same = data._replace(**dict(zip(("offset", "size"), places)))
+  offset, size = (
+    jnp.full_like(leaf, leaf[largest]) for leaf in (data.offset, data.size)
+  )
+  same = data._replace(offset=offset, size=size)
 
   def shared(**changes: Any) -> Any:
     return [

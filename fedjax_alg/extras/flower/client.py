@@ -67,7 +67,8 @@ class Client:
   @staticmethod
   def _check_values(federation: Federation, client: int, x: Any, y: Any) -> None:
     """Refuses examples and labels that the model would train on without a word."""
-    dtype, classes = federation.example_dtype, federation.num_classes
+    dtype: Any = federation.example_dtype
+    classes = federation.num_classes
     whole = y.ndim == 1 and y.dtype.kind in "iub"
     if not whole or not 0 <= int(y.min()) <= int(y.max()) < classes:
       raise OptionError(
