@@ -202,9 +202,10 @@ class Code:
     places = list(zip(heard[::2], heard[1::2]))
     new = {i: leaf for i, leaf in enumerate(leaves) if places[i] == (len(calls) - 1, i)}
     size = jax.eval_shape(to_bytes, new).size
+    heard_in = {call for call, _ in places}  # others may not have been asked of it
     by_call = [
-      jax.tree.leaves(from_bytes(line, call.shared))
-      for line, call in zip(earlier, calls)
+      jax.tree.leaves(from_bytes(line, call.shared)) if j in heard_in else []
+      for j, (line, call) in enumerate(zip(earlier, calls))
     ]
     by_call.append(from_bytes(body[:size], new))
     return jax.tree.unflatten(structure, [by_call[j][i] for j, i in places]), (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg import models, registry
+from fedjax_alg.algorithms.ifca import RejectedStart, SpreadStart
 from fedjax_alg.data import arrays
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.federation import Federation, deal, from_options
@@ -102,8 +103,6 @@ def _check_deployable(prepared: Prepared) -> None:
   _check_messages(method, values)
   if prepared.init is not None:
     raise OptionError("`init`: an exported app starts from its seed")
-  if prepared.model.roles is not None:
-    raise OptionError(f"`model_state`={options.model_state}: {_SIMULATED}")
   if len(prepared.seeds) > 1:
     raise OptionError("`seeds`: give one seed")
   if federation.num_training_clients < federation.num_clients:
@@ -129,10 +128,15 @@ def _check_deployable(prepared: Prepared) -> None:
       if value is not None and value != usual:
         option, dot, field = name.partition(".")
         raise OptionError(f"`{option}`{dot and f': {field}'}={value}: {why}")
+  if prepared.model.roles is not None:  # and `roles` is not given
+    raise OptionError(f"`model_state`={options.model_state}: {_SIMULATED}")
 
 
 def _check_messages(method: Method, values: Mapping[str, object]) -> None:
   """Refuses messages that machines would send in another way."""
+  start = values.get("group_init")
+  if isinstance(start, RejectedStart | SpreadStart):
+    raise OptionError(f"`group_init`={start}: asks all clients within a loop")
   up = values.get("compress_up", Uncompressed())
   private = isinstance(values.get("private"), Noised)
   if up != Uncompressed() and private:

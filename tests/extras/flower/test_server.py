@@ -167,6 +167,16 @@ def test_rounds_and_bytes_are_those_of_the_simulation(method, extra, down, up):
   assert {piece.program._cache_size() for piece in server.pieces.values()} == {1}
 
 
+def test_a_client_may_be_asked_first_in_the_middle_of_a_stage():
+  """FedGroup's pre-training asks some clients, and then others."""
+  extra = (("centers", "kmeans:1"), ("num_groups", 2))
+  with shared_programs.on_devices(1):
+    server = Machines("fedgroup", extra).server()
+    for models in simulate("fedgroup", extra=extra)[:2]:
+      assert not server.play().lost
+      problems.assert_close(server.global_params(), models)
+
+
 def test_sums_of_a_method_in_closed_form_are_sent_in_double_precision():
   """A layer a round: the client's own sums go up, 8 bytes a number."""
   extra = (("model", "mlp"), ("rounds", 2))

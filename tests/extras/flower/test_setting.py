@@ -58,6 +58,9 @@ def prepare_run(method="fedavg", federation=None, num_held_out=0, **options):
       "patience=global:loss:1: an app runs all",
     ),
     ("fedavg", {"rounding_seed": 3}, "rounding_seed=3: stays in the"),
+    ("fedavg", {"roles": ("frozen:bias",)}, "roles=('frozen:bias',): stays in"),
+    ("ifca", {"group_init": "reject"}, "group_init=reject: asks all"),
+    ("ifca", {"group_init": "kmeans++"}, "group_init=kmeans++: asks all"),
     ("fedavg", {"num_held_out": 1}, "validation_clients=1"),
     (
       "fedavg",
