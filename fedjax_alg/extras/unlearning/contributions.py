@@ -68,9 +68,9 @@ def contributions(
     OptionError: see ``revision.forget``; the model has several layers, which would
       all need a new fit for every client; a single client has all training rows, so
       that there is no model without it; or an unknown metric. With ``retrain``: the
-      run is private, its data change or were scaled by those of all clients, it has
-      no protocol ``global``, or its model or algorithm has no name. Without it: no
-      step has been solved yet.
+      run is private, its data change, `features` has scaled them, it has no protocol
+      ``global``, or its model or algorithm has no name. Without it: no step has been
+      solved yet.
     NonFiniteError: the equations without a client have no solution.
     RunFolderError: see ``RunResult.client_params``.
 
@@ -175,7 +175,7 @@ def _by_training_again(result: RunResult, metric: str | None) -> Contributions:
   if federation.scaler is not None:
     raise OptionError(
       f"`retrain`: `features`={federation.options.features} has scaled the examples "
-      "by those of all clients, also of the one that is left out"
+      "by all clients' rows, also the rows of the one that is left out"
     )
   plan = Plan.from_facts(result.facts, federation=federation)
   train = federation.data.train
