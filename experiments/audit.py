@@ -61,6 +61,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     path = files.output_path(values.scores, "scores")
     files.check_outputs(place, {path: files.table_with("canary", "score")})
   config = config_lib.parse_config(words)
+  execute.refuse_dry_run(config, "an audit")
   lines = [execute.CompilingLine()] if config.output.progress else []
   extra = optional.load_extra("audit", "audit")
   audit = extra.audit_plan(config, values.canaries, values.error, lines)

@@ -29,6 +29,7 @@ from fedjax_alg.records import lock, tables
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs import texts
 
+from .cli import presets
 from .cli.command import Command, boolean, explain_write_errors
 from .cli.config import UsageError
 from .reports import markdown
@@ -56,8 +57,8 @@ def _rerun_command(folder: pathlib.Path) -> str:
   path = folder / "flags.txt"
   if not path.is_file():
     return ""
-  words = files.read_text(path).split("\n")
-  return shlex.join(["fedjax-alg", "run", *filter(None, words)])
+  words = presets.load_preset(str(path)).words  # without the quotes of its lines
+  return shlex.join(["fedjax-alg", "run", *words])
 
 
 def _outcomes(summary: dict[str, Any]) -> str:

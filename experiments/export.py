@@ -21,6 +21,7 @@ from fedjax_alg.files import expand_path
 from fedjax_alg.runs.result import plan_again
 
 from .cli import config as config_lib
+from .cli import execute
 from .cli.command import Command, enum, string
 from .cli.config import UsageError
 
@@ -42,7 +43,9 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       )
     prepared = plan_again(folder, facts).prepare()
   else:
-    prepared = config_lib.parse_config(words).prepare()
+    config = config_lib.parse_config(words)
+    execute.refuse_dry_run(config, "an export")
+    prepared = config.prepare()
   export.write_app(prepared, expand_path(values.out, "out"))
   print(f"{values.out}: the app; docs/deploy.md says how to start it")
 

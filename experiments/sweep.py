@@ -189,7 +189,8 @@ def run_grid(
   execute.refuse_several(configs[0])
   if part is not None:
     sweeps.refuse_part(configs)
-  status.note_planned(root, "sweep", [expand_path(of.out_dir) for of in configs])
+  rounds = {expand_path(of.out_dir): of.run.rounds for of in configs}
+  status.note_planned(root, "sweep", rounds)
   if part is not None:
     sweeps.run_part(configs, part)
     return {}

@@ -89,7 +89,7 @@ class Part(HParams):
       raise OptionError(f"{self.WORD}: {with_names(error.text)}") from None
 
   def __str__(self) -> str:
-    only = _only_field(type(self))
+    only = only_field(type(self))
     if only:
       field, value = type(self).__dataclass_fields__[only], getattr(self, only)
       if ":" in self.WORD:
@@ -121,7 +121,7 @@ def _fields(kind: type[Part]) -> list[dataclasses.Field]:
   return sorted(dataclasses.fields(kind), key=lambda field: bool(field.kw_only))
 
 
-def _only_field(kind: type[Part]) -> str:
+def only_field(kind: type[Part]) -> str:
   """The name of the only field of a part, if it is a text or a choice; else ""."""
   fields = dataclasses.fields(kind)
   if len(fields) != 1 or fields[0].kw_only:
@@ -298,7 +298,7 @@ def read_part(name: str, text: str, kind: object) -> Part:
   has_form = bool(form and (colon or bare)) and word not in kinds
   if is_code or has_form:
     try:
-      only = _only_field(kinds[form])
+      only = only_field(kinds[form])
       fields = {only: text} if only else _read_fields(kinds[form], words_of(text))
       return kinds[form](**dict(fields))
     except OptionError as error:
@@ -315,7 +315,7 @@ def read_part(name: str, text: str, kind: object) -> Part:
     )
   part = kinds[word]
   try:
-    only = _only_field(part) if rest else ""
+    only = only_field(part) if rest else ""
     values = {only: rest} if only else dict(_read_fields(part, words_of(rest)))
     missing = [
       field.name

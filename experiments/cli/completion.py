@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import shlex
 
 from fedjax_alg import registry
-from fedjax_alg.part import Part
+from fedjax_alg.part import Part, only_field
 
 from . import lines, presets, tree
 from . import program as program_lib
@@ -53,12 +53,15 @@ _fedjax_alg_value() {
         case $line in *=*) printf '%s\n' "${line#--}" ;; esac
       done | _fedjax_alg_filter --sweep= "$value"
       return ;;
-    flagfile,*) _fedjax_alg_words flagfile | _fedjax_alg_segments "$2" "$value" ;;
+    flagfile,*) _fedjax_alg_words "$1" flagfile | _fedjax_alg_segments "$2" "$value" ;;
     *:*)
       local fields="$(_fedjax_alg_fields "$flag" "${value%%:*}")" head="${value%%:*}:"
       case $value in *,*) head="${value%,*}," ;; esac
       if [ -n "$fields" ]; then
         printf '%s\n' "$fields" | while IFS= read -r line; do
+          case ",${head#*:}" in
+            *,*,) case $line in *=*) ;; *) continue ;; esac ;;
+          esac
           case ",${head#*:}" in
             *",${line%%=*}="*) ;;
             *) printf '%s\n' "$line" ;;
@@ -66,19 +69,22 @@ _fedjax_alg_value() {
         done | _fedjax_alg_filter "$2$head" "${value#"$head"}"
         return
       fi
-      _fedjax_alg_words "$flag" | _fedjax_alg_filter "$2" "$value" ;;
-    *,*,*) _fedjax_alg_words "$flag" |
+      _fedjax_alg_words "$1" "$flag" | _fedjax_alg_filter "$2" "$value" ;;
+    *,*,*) _fedjax_alg_words "$1" "$flag" |
       _fedjax_alg_filter "$2${value%,*}," "${value##*,}" ;;
-    *) _fedjax_alg_words "$flag" | _fedjax_alg_filter "$2" "$value" ;;
+    *) _fedjax_alg_words "$1" "$flag" | _fedjax_alg_filter "$2" "$value" ;;
   esac
   _fedjax_alg_has_files "$flag" && echo :files
   return 0
 }
 
 _fedjax_alg_filter() {
-  # The lines that begin with $2, each after $1.
+  # The lines that begin with $2, each after $1; without a stem that is there.
   while IFS= read -r line; do
-    case $line in "$2"*) printf '%s\n' "$1$line" ;; esac
+    case $line in
+      "$2") case $line in *:) ;; *) printf '%s\n' "$1$line" ;; esac ;;
+      "$2"*) printf '%s\n' "$1$line" ;;
+    esac
   done
 }
 
@@ -170,6 +176,7 @@ _fedjax_alg() {
     compadd -Q -l -d closed_about -a closed
   elif [[ -n $files ]]; then
     compset -P '--*='
+    [[ $PREFIX =~ '^[a-z0-9_]+:' ]] && compset -P '*:'
     _files
   fi
 }
@@ -191,7 +198,7 @@ function __fedjax_alg
   end
   set -l found (printf '%s\n' $__fedjax_alg_sh $call | sh -s -- "$before[2]" "$current")
   if test "$found" = :files
-    set -l flag (string match -r -- '^--[^=]*=' "$current")
+    set -l flag (string match -r -- '^--[^=]*=(?:[a-z0-9_]+:)?' "$current")
     for path in (__fish_complete_path (string replace -- "$flag" '' "$current"))
       echo -- "$flag$path"
     end
@@ -260,7 +267,9 @@ def _sh(commands: Mapping[str, str], forms: Sequence[Command]) -> str:
       _case_function("flags", "$1", flag_cases),
       _case_function("positions", "$1", _prints(positions)),
       _case_function("sections", "$1", _prints(sections)),
-      _case_function("words", "$1", _prints(_words(options))),
+      _case_function(
+        "words", "$1,$2", _words_of_commands(by_command) | _words_of_runs(run_options)
+      ),
       _case_function("fields", "$1,$2", _prints(_fields(options))),
       _case_function(
         "has_files",
@@ -297,20 +306,37 @@ def _flag_lines(options: Iterable[Option]) -> list[str]:
   return _explained(rows)
 
 
-def _words(options: Iterable[Option]) -> dict[str, tuple[str, ...]]:
-  """Flag -> the values that it may have, and beginnings of values."""
-  words: dict[str, tuple[str, ...]] = {
+def _words_of_commands(by_command: Mapping[str, Iterable[Option]]) -> dict[str, str]:
+  """Pattern of COMMAND,FLAG -> a command that prints the values.
+
+  Commands have other values of a flag of one name, as papers of their figures. A flag
+  of a command that has none hides one of runs with its name.
+  """
+  values: dict[str, tuple[str, ...]] = {}
+  for command, options in by_command.items():
+    for option in options:
+      values.setdefault(f"{command},{option.name}", _values(option))
+  return _prints(values) | {name: ":" for name, texts in values.items() if not texts}
+
+
+def _words_of_runs(options: Iterable[Option]) -> dict[str, str]:
+  """Pattern of FLAG in any command -> a command that prints the values."""
+  values: dict[str, tuple[str, ...]] = {
     "algorithm": tuple(registry.ALGORITHMS),
     "flagfile": tuple(presets.names()),
   }
   for option in options:
-    values = option.words
-    if option.is_switch:
-      values = ("true", "false")
-    if option.parts:
-      values = tuple(word for part in option.parts for word in _part_texts(part))
-    words.setdefault(option.name, values)
-  return words
+    values.setdefault(option.name, _values(option))
+  return _prints({f"*,{name}": texts for name, texts in values.items()})
+
+
+def _values(option: Option) -> tuple[str, ...]:
+  """The values that a flag may have, and beginnings of values."""
+  if option.is_switch:
+    return "true", "false"
+  if option.parts:
+    return tuple(word for part in option.parts for word in _part_texts(part))
+  return option.words
 
 
 def _part_texts(part: type[Part]) -> list[str]:
@@ -326,7 +352,9 @@ def _fields(options: Iterable[Option]) -> dict[str, tuple[str, ...]]:
   """OPTION,WORD -> the fields of the part of this word, in its text."""
   return {
     f"{option.name},{part.WORD}": tuple(
-      text for field in tree.part_options(part) for text in _field_texts(field)
+      text
+      for field in tree.part_options(part)
+      for text in _field_texts(field, bool(only_field(part)))
     )
     for option in options
     for part in option.parts
@@ -334,8 +362,16 @@ def _fields(options: Iterable[Option]) -> dict[str, tuple[str, ...]]:
   }
 
 
-def _field_texts(field: Option) -> list[str]:
-  """A field of a part with its values; of a switch the one that is no default."""
+def _field_texts(field: Option, is_only: bool) -> list[str]:
+  """A field of a part with its values; of a switch the one that is no default.
+
+  Args:
+    field: the field.
+    is_only: whether its value is all that follows the colon, without its name; a text
+      is the name of a file.
+  """
+  if is_only:
+    return [text for part in field.parts for text in _part_texts(part)]
   if field.is_switch:
     return [f"{field.name}={'false' if field.default == 'true' else 'true'}"]
   return [f"{field.name}={word}" for word in field.words or ("",)]

@@ -512,6 +512,17 @@ def read_flags(parsed: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
       and not parsed[name].boolean
     ):
       raise UsageError(f"{word}: has no value; must be --{name}=VALUE")
+    negated = name.partition("=")[0]
+    switch = negated.removeprefix("no")
+    # absl raises no error of its own.
+    if (
+      word[:1] == "-"
+      and "=" in name
+      and negated not in parsed
+      and switch in parsed
+      and parsed[switch].boolean
+    ):
+      raise UsageError(f"{word}: must be --{negated} alone, or --{switch}=false")
   try:
     return parsed(["", *argv])[1:]
   except absl_flags.Error as error:

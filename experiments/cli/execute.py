@@ -63,6 +63,7 @@ def execute(config: Config) -> dict[str, Any]:
   folder = expand_path(config.out_dir)
   with store.hold_run(config, folder, overwrite=config.output.overwrite) as run:
     if store.has_ended(run, added_files()):
+      store.check_finished(config, [folder])
       if processes.lead():
         print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return read_summary(folder)
@@ -106,6 +107,20 @@ def refuse_several(config: Config, joins: bool = False) -> None:
       "--distributed: executes a single run in several processes, not those "
       "of a sweep or figure (python -m experiments.run has it)"
     )
+
+
+def refuse_dry_run(config: Config, what: str) -> None:
+  """Refuses --dry_run where a command would run all the same.
+
+  Args:
+    config: a run of the command.
+    what: what the command makes, with its article.
+
+  Raises:
+    UsageError: the flag is given.
+  """
+  if config.output.dry_run:
+    raise UsageError(f"--dry_run: not of {what} (python -m experiments.run has it)")
 
 
 def print_warnings(prepared: Prepared, printed: set[str]) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import NamedTuple
 
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import sharding
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import field_values
@@ -142,10 +143,10 @@ def configs(
       raise UsageError(f"--sweep={name}: cannot be varied, all settings share it")
   out, settings = [], combinations(grid)
   for setting in settings:
-    folder = root / ",".join(f"{k}={v}" for k, v in setting.items()).replace("/", "_")
+    words = ",".join(f"{name}={value}" for name, value in setting.items())
+    folder = root / store.folder_name(words)
     out.append(config_lib.build_config(*layers, setting, {"out_dir": str(folder)}))
-    if out[-1].output.dry_run:
-      raise UsageError("--dry_run: not of a sweep (python -m experiments.run has it)")
+    execute.refuse_dry_run(out[-1], "a sweep")
   refuse_equal("sweep", out, settings)
   return out
 
@@ -158,7 +159,9 @@ def run_configs(
 ) -> list[SettingOutcome]:
   """Runs every configuration that is not finished in its folder.
 
-  Those that another process runs are passed over.
+  Those that another process runs are passed over. Without names, the data of finished
+  ones are loaded to see that they have not changed. With names, as in figures with
+  many data sets, only the hashes of runs with the same options are compared.
 
   Args:
     all_configs: the configurations.
@@ -179,6 +182,7 @@ def run_configs(
   """
   for config in all_configs:
     execute.refuse_several(config)
+    execute.refuse_dry_run(config, "several runs")
   folders = [expand_path(config.out_dir) for config in all_configs]
   waiting = [
     i
@@ -188,6 +192,14 @@ def run_configs(
   ]
   for i in waiting:  # all, before the first is run or discarded
     _check_begun(all_configs[i])
+  finished: dict[DataOptions, list[int]] = {}
+  for i in sorted({*range(len(folders))} - {*waiting}):
+    finished.setdefault(all_configs[i].data, []).append(i)
+  loaded_later = {all_configs[i].data for i in waiting}
+  for data, indices in finished.items():
+    store.check_same_data([folders[i] for i in indices])
+    if not names and data not in loaded_later:
+      store.check_finished(all_configs[indices[0]], [folders[i] for i in indices])
   groups = (
     [[i] for i in waiting]
     if names
@@ -201,6 +213,7 @@ def run_configs(
     validated,
     [names[i] for i in waiting] if names else [],
     pictures,
+    {data: folders[indices[0]] for data, indices in finished.items()},
   )
   diverged = {
     outcome.config.out_dir: outcome.diverged
@@ -295,10 +308,12 @@ class _Runner:
     validated: int,
     names: Sequence[str],
     pictures: bool,
+    finished: Mapping[DataOptions, pathlib.Path],
   ):
     self.elsewhere: list[tuple[Config, HeldError]] = []
     self._groups, self._validated, self._names = groups, validated, names
     self._pictures = pictures
+    self._finished = finished  # a finished run for each options of the data
     self._printed: set[str] = set()  # warnings
     self._left = TimeLeft()
     #: folders of settings -> their programs, which were compiled ahead
@@ -367,6 +382,8 @@ class _Runner:
 
   def _prepare(self, configs: Sequence[Config]) -> Prepared:
     prepared = configs[0].prepare([config.method.values() for config in configs])
+    if configs[0].data in self._finished:
+      store.check_data(self._finished[configs[0].data], prepared.federation)
     if self._validated:
       check_choice(prepared.federation, self._validated)
     return prepared

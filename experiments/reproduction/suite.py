@@ -204,8 +204,9 @@ def note_planned_runs(runs: Iterable[Cell], root: pathlib.Path, name: str) -> No
     root: folder of the results.
     name: name of the figure.
   """
-  folders = dict.fromkeys(store.folder_of(root, run.config) for run in runs)
-  status.note_planned(root, name, list(folders))
+  configs = [run.config for run in runs]
+  rounds = {store.folder_of(root, config): config.run.rounds for config in configs}
+  status.note_planned(root, name, rounds)
 
 
 def run_part_of_cells(

@@ -27,7 +27,8 @@ _ALWAYS = (_CONFIG, "partition.json", "partition.npz", "final.msgpack")
 #: Why a run ended without results, in a line; it goes when the run continues.
 _END = "end.txt"
 #: Files that a command adds.
-FLAGS, PICTURES = "flags.txt", ("partition.png", "curves.png", "curves.pdf")
+FLAGS, CURVES = "flags.txt", ("curves.png", "curves.pdf")
+PICTURES = ("partition.png", *CURVES)
 #: Every file that a run writes beside those in the two folders below.
 FILES = (
   "summary.json",

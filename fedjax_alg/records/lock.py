@@ -130,16 +130,22 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
 
 
 def living_holder(folder: pathlib.Path) -> str:
-  """Describes the process that holds a folder, without asking for the lock.
+  """Describes the process that holds a folder, without waiting for the lock.
+
+  The lock of the kernel decides, as in ``hold``: the file of a process that was killed
+  stays, and another process may have its number by now. Without such locks the number
+  decides on this host, and on others the file.
 
   Args:
     folder: the folder of a run.
 
   Returns:
-    Its host, number and start. "" if nobody does, or a process of this host did
-    that has ended; of another host what its file says.
+    Its host, number and start; "" if nobody does.
   """
   path = folder / NAME
+  locked = _is_locked(path)
+  if locked is not None:
+    return _holder(path) if locked else ""
   try:
     pid, host = path.read_text("utf-8").split()[:2]
     if host == socket.gethostname():
@@ -219,6 +225,20 @@ def _holder(path: pathlib.Path) -> str:
   except (OSError, ValueError):  # it is being written
     return "another process"
   return f"{host}, process {pid}, since {time.strftime('%Y-%m-%d %H:%M:%S', since)}"
+
+
+def _is_locked(path: pathlib.Path) -> bool | None:
+  """Whether a process has the kernel's lock of a file; None: it does not say."""
+  try:
+    import fcntl  # not on every system
+
+    with files.open_regular(path) as file:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  except (ImportError, OSError):
+    return None
+  return False
 
 
 def _is_soft(lock: filelock.BaseFileLock, path: pathlib.Path) -> bool:

@@ -354,7 +354,7 @@ def round_rows(
   }
   names = set(server_names(server))
   for name, leaf in sorted(server.items()):
-    flat = np.asarray(leaf).reshape(*leaf.shape[:2], -1)
+    flat = np.asarray(leaf).reshape(*leaf.shape[:2], int(np.prod(leaf.shape[2:])))
     for i in range(flat.shape[2]):
       key = name if leaf.ndim == 2 else f"{name}_{i}"
       if key in names:
@@ -812,6 +812,20 @@ class Records:
         kinds,
       ),
     )
+
+  def drop_evaluation(self) -> None:
+    """Drops the evaluation after the last recorded round, as if there had been none.
+
+    The files stay as they are, until ``write``.
+    """
+    timing = self.tables["timing"]
+    last = timing.pop()
+    self.unfinished_s += last["seconds"] - (timing[-1]["seconds"] if timing else 0.0)
+    for name in {"metrics", "groups"} & self.tables.keys():
+      self.tables[name] = [
+        row for row in self.tables[name] if row["round"] != last["round"]
+      ]
+    self._hashes = {name: self._hash(name) for name in self.columns}
 
   def seconds_per_round(self) -> float:
     """The median over evaluations of the seconds per round and seed."""

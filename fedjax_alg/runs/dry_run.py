@@ -1,28 +1,33 @@
 """What a run costs, told before it is run: bytes, memory, parameters, seconds.
 
 Nothing of the run is compiled. The bytes are those that the method bills in rounds
-of which everything but the bill is left out. The seconds come from local steps of
-the model on this machine.
+of which everything but the bill is left out, one after the other. No client learns
+anything in them. The seconds come from local steps of the model on this machine.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
+import itertools
 import operator
 import time
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters import partial_eval
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import split
-from fedjax_alg.base import Work
+from fedjax_alg.base import RoundAux, Shard, Work
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.data import layout
 from fedjax_alg.data.features import Features, FeatureWork, PlannedFeatures
 from fedjax_alg.data.federation import Federation, Federations, load_examples
 from fedjax_alg.engine import loop, sharding
+from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.engine.round import PRESENT, sample_and_run
 from fedjax_alg.hparams import ordered_values
@@ -30,6 +35,7 @@ from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs import pooled
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import state_shapes
+from fedjax_alg.typing import PyTree
 
 #: Rounds whose bills are read together, and the seconds that reading may take.
 _BILLED, _PATIENCE_S = 16, 1.0
@@ -231,57 +237,238 @@ def _in_words(seconds: float | None) -> str:
   return f"{seconds:.3g} without compiling, from timed local steps"
 
 
+class _Unasked(ClientMap):
+  """A client map that leaves out what clients compute of their examples.
+
+  In its place are ones, zeros of whole numbers, and True. What follows from anything
+  else stays, for example whether a client has taken part before.
+  """
+
+  def update(self, fn, write, table, places, weights, shared, shards, *args):
+    """See ``base.MapClients.update``."""
+    unasked = _without_examples(fn)
+    return super().update(unasked, write, table, places, weights, shared, shards, *args)
+
+  def total(self, fn, zero, shared, shards, *args, psum=jax.lax.psum):
+    """See ``base.MapClients.total``; every client adds nothing."""
+    del fn, shared, shards, args, psum
+    return zero()
+
+
+def _without_examples(fn: Callable[..., Any]) -> Callable[..., Any]:
+  """Code of a client without the results that depend on its examples."""
+
+  def unasked(shared: Any, shard: Shard, *args: Any) -> Any:
+    inputs, form = jax.tree.flatten((shared, shard, args))
+    is_array = [isinstance(leaf, jax.Array) for leaf in inputs]  # others are constants
+    leaves = list(itertools.compress(inputs, is_array))
+
+    def of_arrays(*arrays: Any) -> Any:
+      new = iter(arrays)
+      both = [next(new) if of else leaf for of, leaf in zip(is_array, inputs)]
+      shared, shard, args = jax.tree.unflatten(form, both)
+      return fn(shared, shard, *args)
+
+    closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*leaves)
+    examples = {id(leaf) for leaf in jax.tree.leaves((shard.x, shard.y))}
+    is_example = np.array([id(leaf) in examples for leaf in leaves])
+    outputs = [leaf.aval for leaf in closed.jaxpr.outvars]
+    depends = [
+      bool((is_example & partial_eval.dce_jaxpr(closed.jaxpr, one)[1]).any())
+      for one in np.eye(len(outputs), dtype=bool).tolist()
+    ]
+    program, reads = partial_eval.dce_jaxpr(closed.jaxpr, np.invert(depends).tolist())
+    compute = jaxpr_as_fun(ClosedJaxpr(program, closed.consts))
+    results = iter(compute(*itertools.compress(leaves, reads)))
+    return jax.tree.unflatten(
+      jax.tree.structure(shapes),
+      [
+        _stand_in(output) if of_examples else next(results)
+        for output, of_examples in zip(outputs, depends, strict=True)
+      ],
+    )
+
+  return unasked
+
+
+def _stand_in(output: Any) -> Any:
+  """What stands for a result of a client."""
+  is_whole = jnp.issubdtype(output.dtype, jnp.integer)
+  return (jnp.zeros if is_whole else jnp.ones)(output.shape, output.dtype)
+
+
+class _Reading(NamedTuple):
+  """A program that reads reports of rounds one after the other."""
+
+  #: (arguments, carried leaves, [n] int32 rounds) -> carried leaves, reports [n]
+  read: Callable[..., Any]
+  carried: np.ndarray  #: [L] bool, the leaves of the state on which reports depend
+  is_learned: bool  #: whether they depend on what clients learn of their examples
+
+
+def _trace_reading(
+  p: Prepared, build: Any, arguments: Any, state: PyTree, report: Callable[..., Any]
+) -> _Reading:
+  """Traces rounds without all that a part of their reports does not depend on.
+
+  A state counts its rounds in a leaf ``round``, which need not be carried.
+
+  Args:
+    p: the run.
+    build: makes the algorithm.
+    arguments: the clients' data, keys [1] and numbers [1].
+    state: shapes of a state.
+    report: ``RoundAux`` -> the part of it.
+  """
+  names, form = loop.leaf_names(state), jax.tree.structure(state)
+  shapes = jax.tree.leaves(state)
+  counts = [
+    name.split("/")[-1] == "round" and leaf.shape == ()
+    for name, leaf in zip(names, shapes, strict=True)
+  ]
+
+  def one_round(arguments: Any, index: Any, leaves: Any) -> Any:
+    data, *of_seeds = arguments
+    keys, numbers = jax.tree.map(lambda leaf: leaf[0], of_seeds)
+    algorithm = loop.with_frozen(build, data)(numbers)
+    before = [index if count else leaf for count, leaf in zip(counts, leaves)]
+    new, aux = sample_and_run(
+      algorithm,
+      data,
+      p.participation,
+      keys,
+      index,
+      jax.tree.unflatten(form, before),
+    )
+    return jax.tree.map(jnp.asarray, report(aux)), jax.tree.leaves(new)
+
+  index = jax.ShapeDtypeStruct((), jnp.int32)
+  traced = jax.jit(one_round).trace(arguments, index, shapes)
+  report_form: Any = jax.tree.structure(traced.out_info[0])
+  closed, number = traced.jaxpr, report_form.num_leaves
+  carried, before = np.zeros(len(shapes), bool), None
+  while before is None or (carried != before).any():
+    before = carried
+    program, reads = partial_eval.dce_jaxpr(
+      closed.jaxpr, [True] * number + carried.tolist()
+    )
+    carried = carried | np.array(reads[len(reads) - len(shapes) :])
+  compute = jaxpr_as_fun(ClosedJaxpr(program, closed.consts))
+
+  @jax.jit
+  def read(arguments: Any, leaves: Any, indices: Any) -> Any:
+    def step(leaves: Any, index: Any) -> Any:
+      all_leaves = [None] * len(shapes)
+      for place, leaf in zip(np.flatnonzero(carried), leaves, strict=True):
+        all_leaves[place] = leaf
+      inputs = [*jax.tree.leaves(arguments), index, *all_leaves]
+      results = compute(*itertools.compress(inputs, reads))
+      return results[number:], jax.tree.unflatten(report_form, results[:number])
+
+    return jax.lax.scan(step, leaves, indices)
+
+  data = arguments[0]
+  examples = {id(leaf) for leaf in jax.tree.leaves((data.x, data.y))}
+  is_example = [id(leaf) in examples for leaf in jax.tree.leaves(arguments)]
+  return _Reading(read, carried, any(itertools.compress(is_example, reads)))
+
+
 def _bill(p: Prepared) -> tuple[Any, Any, Any, Work | None]:
   """Reads what rounds cost.
-
-  The program is a round without all that the bill does not depend on, which JAX
-  leaves out before it compiles. A state counts its rounds in a leaf ``round``.
 
   Args:
     p: the run.
 
   Returns:
-    The participants [n], those that are lost [n], the ``RoundCost``, leaves [n], and
-    the work of all rounds, summed over the participants. If that would take long, of
-    n rounds over the whole run.
+    The participants [R], those that are lost [R], the ``RoundCost`` of messages, leaves
+    [R], and the work of all rounds, summed over the participants. If reading would take
+    long, rounds have the bill of one that was read.
   """
   assert p.options.rounds is not None
-  indices = np.arange(p.options.rounds, dtype=np.int32)
+  of_seed = jax.tree.map(lambda leaf: leaf[:1], (p.keys, p.numbers))
+  arguments = p.device_data.train_without_rows(), *of_seed
 
-  @jax.jit
-  def read(data: Any, keys: Any, numbers: Any, indices: Any) -> Any:
-    keys = jax.tree.map(lambda leaf: leaf[:1], keys)
-    numbers = jax.tree.map(lambda leaf: leaf[:1], numbers)
+  def start(data: Any, keys: Any, numbers: Any) -> PyTree:
     states = loop.initial_states(p.build, p.model, p.spec, data, keys, numbers)
-    start, keys, numbers = jax.tree.map(lambda leaf: leaf[0], (states, keys, numbers))
-    algorithm = loop.with_frozen(p.build, data)(numbers)
-    names = loop.leaf_names(start)
+    return jax.tree.map(lambda leaf: leaf[0], states)
 
-    def bill(index: Any) -> Any:
-      leaves = [
-        index if name.split("/")[-1] == "round" and leaf.shape == () else leaf
-        for name, leaf in zip(names, jax.tree.leaves(start), strict=True)
-      ]
-      state = jax.tree.unflatten(jax.tree.structure(start), leaves)
-      _, aux = sample_and_run(algorithm, data, p.participation, keys, index, state)
-      work = aux.work and jax.tree.map(jnp.sum, aux.work)
-      present = aux.server.get(PRESENT, p.spec.cohort_size)
-      return present, aux.server.get(LOST, 0), aux.cost, work
+  state = jax.eval_shape(start, *arguments)
+  trace = functools.partial(_trace_reading, p)
 
-    return jax.lax.map(bill, indices)
+  def messages_of(aux: RoundAux) -> Any:
+    present = aux.server.get(PRESENT, p.spec.cohort_size)
+    # Without computation, which may depend on what was learned.
+    no_count: Any = None
+    cost = aux.cost._replace(example_gradients=no_count, central_flops=no_count)
+    return present, aux.server.get(LOST, 0), cost
 
-  data, parts, deadline = p.device_data.train_without_rows(), [], None
-  count = -(-len(indices) // _BILLED)
-  for chunk in (indices[first::count] for first in range(count)):
-    part = read(data, p.keys, p.numbers, np.resize(chunk, _BILLED))
-    parts.append(jax.tree.map(lambda leaf: leaf[: len(chunk)], jax.device_get(part)))
-    deadline = deadline or time.monotonic() + _PATIENCE_S  # compiling is not reading
-    if time.monotonic() > deadline:
-      break
-  present, lost, cost, work = jax.tree.map(
-    lambda *leaves: np.concatenate(leaves), *parts
-  )
+  def work_of(aux: RoundAux) -> Any:
+    return aux.work and jax.tree.map(jnp.sum, aux.work)
+
+  def read(reading: _Reading, moves: bool = True) -> Any:
+    @jax.jit
+    def first_leaves(*arguments: Any) -> Any:
+      leaves = jax.tree.leaves(start(*arguments))
+      return list(itertools.compress(leaves, reading.carried))
+
+    leaves = first_leaves(*arguments) if reading.carried.any() else []
+    assert p.options.rounds is not None
+    return _read_rounds(reading, arguments, leaves, p.options.rounds, moves)
+
+  both = trace(p.build, arguments, state, lambda aux: (messages_of(aux), work_of(aux)))
+  if not (both.carried.any() and both.is_learned):
+    (present, lost, cost), work = read(both)
+    return present, lost, cost, work
+  clients: Any = p.map_clients
+  unasked = _Unasked(mesh=clients.mesh, cuts=clients.cuts)
+  build = p.method.builder(p.model, unasked)
+  reading = trace(build, arguments, state, messages_of)
+  # A method of the user's own may ask its clients in another way.
+  present, lost, cost = read(reading, moves=not reading.is_learned)
+  # Every round as if it was the first one.
+  work = read(trace(p.build, arguments, state, work_of), moves=False)
   return present, lost, cost, work
+
+
+def _read_rounds(
+  reading: _Reading, arguments: Any, leaves: list[Any], rounds: int, moves: bool
+) -> Any:
+  """Reads the reports of all rounds; if that would take long, of some of them.
+
+  Args:
+    reading: the program.
+    arguments: its arguments.
+    leaves: the carried leaves at the start.
+    rounds: R.
+    moves: whether these leaves are carried on; otherwise they stay at the start.
+
+  Returns:
+    The reports, leaves [R]. Where one was not read, it is the last one before that was.
+  """
+  parts, read_rounds, deadline = list[Any](), list[np.ndarray](), None
+  waiting = np.arange(rounds, dtype=np.int32)
+
+  def read(indices: np.ndarray) -> Any:
+    nonlocal deadline
+    new, part = reading.read(arguments, leaves, np.resize(indices, _BILLED))
+    parts.append(jax.tree.map(lambda leaf: leaf[: len(indices)], jax.device_get(part)))
+    read_rounds.append(indices)
+    deadline = deadline or time.monotonic() + _PATIENCE_S  # compiling is not reading
+    return new
+
+  if moves and leaves:
+    while len(waiting) and (deadline is None or time.monotonic() < deadline):
+      leaves = read(waiting[:_BILLED])
+      waiting = waiting[_BILLED:]
+  count = -(-len(waiting) // _BILLED)
+  for chunk in (waiting[first::count] for first in range(count)):
+    read(chunk)
+    if deadline is not None and time.monotonic() > deadline:
+      break
+  order = np.concatenate(read_rounds)
+  sorting = np.argsort(order)
+  places = sorting[np.searchsorted(order[sorting], np.arange(rounds), "right") - 1]
+  return jax.tree.map(lambda *leaves: np.concatenate(leaves)[places], *parts)
 
 
 def _seconds(

@@ -197,8 +197,9 @@ def run_steps(
       same.
 
   Yields:
-    A ``Step`` at every evaluation, and first of all one of ``states`` if a
-    setting has ended by the rows that ``records`` hold.
+    A ``Step`` at every evaluation. Before them comes one of ``states`` if a setting
+    has ended by the rows that ``records`` hold, or if the last round was run without
+    its evaluation.
 
   Raises:
     NonFiniteError: a state became NaN or infinite and ``stop`` is true.
@@ -213,6 +214,13 @@ def run_steps(
       return
   if states is None:
     states = programs.initial()
+  elif done == programs.rounds and not settings.are_evaluated(done):
+    # It was saved there on its way to more rounds.
+    measured = _evaluate_at(programs, states, done)
+    step = _without_rounds(programs, states, done, measured)
+    recorded = settings.record({}, done, _Calls(step.log, 0, 0.0), measured)
+    yield dataclasses.replace(step, stopped=settings.stopped, recorded=recorded)
+    return
   diverged: dict[int, Divergence] = {}
   calls: list[_Calls] = []  # since the last evaluation, those in the tables
   new_calls: list[_Calls] = []  # and those that are not
@@ -339,6 +347,10 @@ class _Settings:
       self._records[i].stopped = reason
     return reasons
 
+  def are_evaluated(self, done: int) -> bool:
+    """Whether the tables have an evaluation after ``done`` rounds."""
+    return all(done in table.evaluated for table in self._records)
+
   def divergences(self, call: _Calls, done: int) -> dict[int, Divergence]:
     """The rows that diverged in a call, of settings that go on."""
     rows = first_nonfinite(call.log, done, call.rounds, self._seeds)
@@ -414,8 +426,20 @@ def final_step(programs: Programs, states: PyTree, done: int) -> Step:
   Returns:
     The step, with an empty log.
   """
+  evaluation = _evaluate_at(programs, states, done)
+  return _without_rounds(programs, states, done, evaluation)
+
+
+def _evaluate_at(programs: Programs, states: PyTree, done: int) -> _Evaluation:
+  """Evaluates states after ``done`` rounds that no call has just run."""
   programs.prepared.device_data.move(done - 1)
-  evaluation = _evaluate(programs, states)
+  return _evaluate(programs, states)
+
+
+def _without_rounds(
+  programs: Programs, states: PyTree, done: int, evaluation: _Evaluation
+) -> Step:
+  """The last ``Step`` of a run whose rounds were run before."""
   return Step(
     round=done,
     rounds=programs.rounds,
@@ -429,4 +453,5 @@ def final_step(programs: Programs, states: PyTree, done: int) -> Step:
     log=loop.RunLog(programs.empty_aux, {}),
     count=0,
     last=True,
+    seeds=programs.prepared.seeds,
   )

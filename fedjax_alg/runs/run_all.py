@@ -8,7 +8,7 @@ import warnings
 from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.errors import OptionError, UnreadError, with_names
 from fedjax_alg.part import as_list
-from fedjax_alg.runs import api, pooled
+from fedjax_alg.runs import api, pooled, store
 from fedjax_alg.runs.methods import MethodConfig
 from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.play import NonFiniteError
@@ -149,4 +149,4 @@ def _unread(
 
 def _folder(out_dir: str | os.PathLike, label: str) -> str:
   """The folder of a method."""
-  return os.path.join(out_dir, label.replace("/", "_"))
+  return os.path.join(out_dir, store.folder_name(label))

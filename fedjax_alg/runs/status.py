@@ -12,6 +12,7 @@ from fedjax_alg.engine import checkpoint
 from fedjax_alg.errors import OptionError, RunFolderError, reason
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import lock, tables
+from fedjax_alg.runs.stopping import is_over
 
 #: States of a run, from the one that needs nothing to those that need somebody.
 DONE, RUNNING, INTERRUPTED, MISSING, DIVERGED, FAILED = STATES = (
@@ -23,7 +24,7 @@ DONE, RUNNING, INTERRUPTED, MISSING, DIVERGED, FAILED = STATES = (
   "failed",
 )
 
-#: In the folder of many runs: what was asked for -> the folders of its runs.
+#: In the folder of many runs: what was asked for -> folder of a run -> its rounds.
 PLANNED = "planned.json"
 
 
@@ -45,16 +46,16 @@ class RunStatus:
 
 
 def note_planned(
-  root: pathlib.Path, name: str, folders: Sequence[pathlib.Path]
+  root: pathlib.Path, name: str, rounds: Mapping[pathlib.Path, int | None]
 ) -> None:
-  """Notes which runs belong together, so that missing ones can be told.
+  """Notes which runs belong together, so that missing ones and rounds can be told.
 
   Args:
     root: the folder that all are in.
     name: what was asked for; an earlier note of this name is replaced.
-    folders: the folders of its runs.
+    rounds: the folder of each of its runs -> the rounds that it is to have.
   """
-  paths = [folder.relative_to(root).as_posix() for folder in folders]
+  paths = {of.relative_to(root).as_posix(): number for of, number in rounds.items()}
   planned = _planned(root)
   if planned.get(name) != paths:
     root.mkdir(parents=True, exist_ok=True)
@@ -62,16 +63,28 @@ def note_planned(
       partial.write_text(json.dumps(planned | {name: paths}, indent=1) + "\n", "utf-8")
 
 
-def _planned(root: pathlib.Path) -> dict[str, list[str]]:
-  """What ``note_planned`` has noted; of a damaged file nothing."""
+def _planned(root: pathlib.Path) -> dict[str, dict[str, int | None]]:
+  """What ``note_planned`` has noted; of a damaged file nothing.
+
+  Notes of former versions have the folders only, in a list.
+  """
   try:
     facts = files.read_json(root / PLANNED)
   except (OSError, ValueError):
     return {}
-  return {
-    name: [path for path in paths if isinstance(path, str)]
-    for name, paths in facts.items()
+  notes = {
+    name: dict.fromkeys(path for path in paths if isinstance(path, str))
     if isinstance(paths, list)
+    else paths
+    for name, paths in facts.items()
+  }
+  return {
+    name: {
+      path: rounds if isinstance(rounds, int) else None
+      for path, rounds in of_name.items()
+    }
+    for name, of_name in notes.items()
+    if isinstance(of_name, dict)
   }
 
 
@@ -103,12 +116,13 @@ def read_status(root: pathlib.Path, name: str = "") -> list[RunStatus]:
   if name and name not in planned:
     hint = f", only {', '.join(planned)}" if planned else ""
     raise RunFolderError(f"{root}: no runs of {name} were asked for{hint}")
-  lists = [planned[name]] if name else planned.values()
-  folders = {root / path for paths in lists for path in paths}
-  folders |= set() if name else set(_find(root))
-  if not folders:
+  needed: dict[pathlib.Path, int] = {} if name else dict.fromkeys(_find(root), 0)
+  for of_name in [planned[name]] if name else planned.values():
+    for path, rounds in of_name.items():
+      needed[root / path] = max(rounds or 0, needed.get(root / path, 0))
+  if not needed:
     raise RunFolderError(f"{root}: holds no run")
-  states = [_status_of(folder) for folder in sorted(folders)]
+  states = [_status_of(folder, needed[folder]) for folder in sorted(needed)]
   if all(state.state != MISSING for state in states):
     return states
   # Runs that have begun tell how long those take that have not.
@@ -124,8 +138,8 @@ def read_status(root: pathlib.Path, name: str = "") -> list[RunStatus]:
   ]
 
 
-def _status_of(folder: pathlib.Path) -> RunStatus:
-  """The state of one run."""
+def _status_of(folder: pathlib.Path, needed: int) -> RunStatus:
+  """The state of one run, of which at least ``needed`` rounds are asked for."""
   where = lock.living_holder(folder)
   if not run_files.is_run(folder):
     if where:
@@ -136,10 +150,12 @@ def _status_of(folder: pathlib.Path) -> RunStatus:
   rounds: int | None = None
   done = checkpoint.newest_round(folder / run_files.CHECKPOINTS) or 0
   try:
-    rounds = int(run_files.read_sealed(folder, "config.json")["run"]["rounds"])
+    config = run_files.read_sealed(folder, "config.json")
+    rounds = max(needed, int(config["run"]["rounds"]))
     if not where and (folder / "summary.json").exists():
       _, summary = run_files.read_finished(folder)
-      return RunStatus(folder, DONE, int(summary["cost"]["rounds"]), rounds)
+      if is_over(summary, config, rounds):
+        return RunStatus(folder, DONE, int(summary["cost"]["rounds"]), rounds)
   except (RunFolderError, LookupError, TypeError, ValueError) as error:
     return RunStatus(folder, FAILED, done, rounds, where, reason(error))
   why = "" if where else run_files.read_end(folder)
@@ -147,9 +163,9 @@ def _status_of(folder: pathlib.Path) -> RunStatus:
     state = DIVERGED if why.startswith(DIVERGED) else FAILED
     return RunStatus(folder, state, done, rounds, why=why)
   seconds = _seconds_a_round(folder)
-  left = None if seconds is None else (rounds - done) * seconds
+  seconds_left = None if seconds is None else (rounds - done) * seconds
   state = RUNNING if where else INTERRUPTED
-  return RunStatus(folder, state, done, rounds, where, seconds_left=left)
+  return RunStatus(folder, state, done, rounds, where, seconds_left=seconds_left)
 
 
 def _seconds_a_round(folder: pathlib.Path) -> float | None:

@@ -18,6 +18,7 @@ from fedjax_alg.metrics import names
 from fedjax_alg.records.tables import Row
 from fedjax_alg.records.tables import curves as curves_of
 from fedjax_alg.tasks import Task
+from fedjax_alg.typing import Facts
 
 #: Value of ``stopped`` for a run that ran all its rounds.
 ALL_ROUNDS = "rounds"
@@ -38,6 +39,26 @@ class StopRule(NamedTuple):
   def label(self) -> str:
     """The rule as error messages show it."""
     return f"`{self.name}`={self.text}"
+
+
+def is_over(summary: Facts, config: Facts, rounds: int) -> bool:
+  """Whether a run with results has all rounds that are asked for, or ended early.
+
+  One that a callback has ended goes on if more rounds are asked for than before. A rule
+  decides the same for any number of rounds, except after a last round that was
+  evaluated for being the last.
+
+  Args:
+    summary: summary.json of the run.
+    config: its config.json.
+    rounds: the rounds that are asked for.
+  """
+  done, before = summary["cost"]["rounds"], config["run"]["rounds"]
+  stopped = summary.get("stopped", ALL_ROUNDS)
+  if done >= rounds or stopped == ALL_ROUNDS:
+    return bool(done == rounds)
+  off_schedule = done == before and done % config["run"]["eval_every"]
+  return not (rounds > before and (stopped == BY_CALLBACK or off_schedule))
 
 
 def parse_rule(name: str, text: str) -> StopRule:

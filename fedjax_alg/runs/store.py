@@ -10,9 +10,11 @@ they are known (``check_prepared``).
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 import contextlib
+import functools
 import json
 import os
 import pathlib
+import re
 import time
 from typing import Any, NamedTuple
 
@@ -21,7 +23,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import checkpoint, processes, row_file
+from fedjax_alg.engine import checkpoint, processes, row_file, sharding
 from fedjax_alg.errors import OptionError, RunError, RunFolderError, reason
 from fedjax_alg.part import Part, of_type
 from fedjax_alg.records import folder as run_files
@@ -32,13 +34,13 @@ from fedjax_alg.runs import identity, queue
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.methods import MethodConfig
-from fedjax_alg.runs.plan import Plan, by_program, warn, warn_caller
+from fedjax_alg.runs.plan import Plan, by_program, federation_of, warn, warn_caller
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.sinks import Sink
-from fedjax_alg.runs.stopping import ALL_ROUNDS, BY_CALLBACK
+from fedjax_alg.runs.stopping import is_over
 from fedjax_alg.typing import Facts, PyTree
 
 _ADVICE = "give what the run has, another folder, or `overwrite` to start over"
@@ -68,6 +70,19 @@ def folder_of(root: pathlib.Path, plan: Plan) -> pathlib.Path:
     ROOT/runs/ALGORITHM-HASH, the hash of all that decides the run's numbers.
   """
   return root / "runs" / f"{plan.method.name}-{plan.identity[:12]}"
+
+
+def folder_name(text: str) -> str:
+  """Names the folder of a setting or method after a text, another for each text.
+
+  Args:
+    text: one line.
+
+  Returns:
+    The text with %2F for a slash. A text that has %2F or %25 gets %25 for their %, so
+    that no other text has its name.
+  """
+  return re.sub("%(?=2F|25)", "%25", text).replace("/", "%2F")
 
 
 @contextlib.contextmanager
@@ -182,10 +197,8 @@ def _check_tables(
 def is_finished(plan: Plan, folder: pathlib.Path, further: Sequence[str] = ()) -> bool:
   """Whether a folder holds a run with all its rounds, or one that ended early.
 
-  One that a callback has ended goes on if more rounds are asked for than before.
-  A rule decides the same for any number of rounds. All its files must be there and
-  whole, see ``folder.is_complete``. If they are, the lock of a process that was killed
-  is removed.
+  See ``stopping.is_over``. All its files must be there and whole, see
+  ``folder.is_complete``. If they are, the lock of a process that was killed is removed.
 
   Args:
     plan: the run.
@@ -195,20 +208,12 @@ def is_finished(plan: Plan, folder: pathlib.Path, further: Sequence[str] = ()) -
   try:
     summary = run_files.read_facts(folder, "summary.json")
     config = run_files.read_facts(folder, "config.json")
-    done, total = summary["cost"]["rounds"], plan.run.rounds
-    stopped = summary.get("stopped", ALL_ROUNDS)
     complete = (
       summary["identity"] == plan.identity
       # A plan that is made of options alone has no object of a caller's own.
       and not (plan.federation is None and identity.OBJECTS in config)
-      and (
-        done == total
-        or (
-          stopped != ALL_ROUNDS
-          and done < total
-          and not (stopped == BY_CALLBACK and total > config["run"]["rounds"])
-        )
-      )
+      and plan.run.rounds is not None
+      and is_over(summary, config, plan.run.rounds)
       and run_files.is_complete(folder, summary, further)
     )
   except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -273,12 +278,12 @@ def _check_prepared(
   checkpoints = checkpoint.checkpoint_paths(folder / run_files.CHECKPOINTS)
   if not checkpoints and not (folder / "summary.json").is_file():
     return  # it starts again, with these data and here
-  _check_data(folder, prepared.federation)
+  check_data(folder, prepared.federation)
   last = saved.get("resumed_on", [saved["machine"]])[-1]
-  here = json.loads(json.dumps(result_lib.machine(prepared)))
+  machine = json.loads(json.dumps(result_lib.machine(prepared)))
   differ = [
     f"{name} {last.get(name)}, here {value}"
-    for name, value in here.items()
+    for name, value in machine.items()
     if last.get(name) != value
   ]
   if differ and not other_devices:
@@ -288,8 +293,32 @@ def _check_prepared(
     )
 
 
-def _check_data(folder: pathlib.Path, federation: Federation) -> None:
+def check_finished(plan: Plan, folders: Sequence[pathlib.Path]) -> None:
+  """Loads the data of finished runs, and refuses others than they were run on.
+
+  The options name a data set or its file, so they do not tell that its content has
+  changed. All processes must call this.
+
+  Args:
+    plan: a run.
+    folders: folders of finished runs with the same options of the data.
+
+  Raises:
+    RunFolderError: see ``check_data``.
+    OptionError, DataError: the data cannot be loaded.
+  """
+  sharding.start(plan.run.host_devices)  # features may be computed
+  federation = plan.federation or federation_of(plan.data)
+  for folder in folders:
+    processes.agree(functools.partial(check_data, folder, federation))
+
+
+def check_data(folder: pathlib.Path, federation: Federation) -> None:
   """Refuses other data than those that a run was begun with.
+
+  Args:
+    folder: the folder of the run.
+    federation: the data now.
 
   Raises:
     RunFolderError: they are others, or it is not known any more.
@@ -312,6 +341,28 @@ def _check_data(folder: pathlib.Path, federation: Federation) -> None:
         f"`out_dir`={folder}: its {name} changed after it was begun; restore the "
         "files, or give another folder"
       )
+
+
+def check_same_data(folders: Sequence[pathlib.Path]) -> None:
+  """Refuses finished runs with the same options of the data, but other data.
+
+  Args:
+    folders: their folders.
+
+  Raises:
+    RunFolderError: two were run on different data; or a summary is damaged.
+  """
+  seen: dict[str, tuple[str, pathlib.Path]] = {}  # name -> hash of the first
+  for folder in folders:
+    hashes = run_files.read_sealed(folder, "summary.json")["hashes"]
+    for name in ("data", "partition"):
+      digest, first = seen.setdefault(name, (hashes[name], folder))
+      if hashes[name] != digest:
+        raise RunFolderError(
+          f"`out_dir`={folder}: its {name} differs from what {first} was run on, "
+          "though the options are the same; give another folder, or `overwrite` to "
+          "start both over"
+        )
 
 
 def by_round(runs: Sequence[HeldRun]) -> list[list[HeldRun]]:
@@ -377,7 +428,28 @@ def restore_states(
     )
     return play_lib.new_records(programs, folders), None, 0
   all_states = states[0] if len(runs) == 1 else jax.tree.map(_join, *states)
-  return records, programs.place(all_states), rounds[0]
+  on_devices, done = programs.place(all_states), rounds[0]
+  if programs.rounds_to_evaluation(done - 1) > 1:
+    # It was the last round when fewer were asked for. In one go it has no evaluation.
+    for run, table, of_run in zip(runs, records, states):
+      if done in table.evaluated:
+        table.drop_evaluation()
+        # First, so that a process that is killed here leaves tables with more rows.
+        checkpoint.save(
+          run.folder / run_files.CHECKPOINTS,
+          on_devices if len(runs) == 1 else of_run,
+          done,
+          processes.agree(functools.partial(_mark, run.plan.identity, table)),
+        )
+  return records, on_devices, done
+
+
+def _mark(run_identity: str, records: Records) -> dict[str, Any]:
+  """What a checkpoint records of a run and its tables."""
+  header: dict[str, Any] = {"identity": run_identity}
+  if records.unfinished_s:  # a checkpoint between two evaluations
+    header["unfinished_s"] = records.unfinished_s
+  return header | {"tables": records.marks()}
 
 
 def _join(*leaves: Any) -> Any:
@@ -461,7 +533,9 @@ class FolderWriter:
     folder.mkdir(parents=True, exist_ok=True)
     if self.checkpoint_round:
       checkpoint.tidy(folder / run_files.CHECKPOINTS)
-      self._note_machine()
+      saved = run_files.read_facts(folder, "config.json")
+      self._note_machine(saved)
+      self._remove_outdated(saved)
       # The tables are about to have more rows than it knows of.
       (folder / "summary.json").unlink(missing_ok=True)
     else:
@@ -475,9 +549,19 @@ class FolderWriter:
     # An existing folder shows that no checkpoint was deleted.
     (folder / run_files.CHECKPOINTS).mkdir(exist_ok=True)
 
-  def _note_machine(self) -> None:
+  def _remove_outdated(self, saved: Facts) -> None:
+    """Removes what a command has added to the run as it was; commands add it anew.
+
+    Args:
+      saved: config.json so far.
+    """
+    options = json.loads(json.dumps([self._facts["run"], self._facts["data"]]))
+    changed = options != [saved["run"], saved["data"]]  # more rounds, for example
+    for name in (*run_files.CURVES, *[run_files.FLAGS] * changed):
+      (self.run.folder / name).unlink(missing_ok=True)
+
+  def _note_machine(self, saved: Facts) -> None:
     """Keeps in config.json where the rounds so far were run."""
-    saved = run_files.read_facts(self.run.folder, "config.json")
     on, current = saved.get("resumed_on", []), self._facts["machine"]
     last = on[-1] if on else saved["machine"]
     if any(last.get(name) != value for name, value in current.items()):
@@ -511,11 +595,8 @@ class FolderWriter:
 
   def _sync_tables(self) -> dict[str, Any]:
     """Syncs the tables to disk; returns what a checkpoint records of them."""
-    header: dict[str, Any] = {"identity": self._facts["identity"]}
-    if self.records.unfinished_s:  # a checkpoint between two evaluations
-      header["unfinished_s"] = self.records.unfinished_s
     self.records.sync()
-    return header | {"tables": self.records.marks()}
+    return _mark(self._facts["identity"], self.records)
 
   def finish(self, last: Step) -> dict[str, Any]:
     """Writes the results after the last round; returns the summary.

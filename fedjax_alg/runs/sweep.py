@@ -8,6 +8,7 @@ a single run with that setting. A setting that ends early (``stop_at``,
 of its settings have ended.
 """
 
+import collections
 from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import itertools
@@ -407,11 +408,14 @@ def sweep(
     from_keywords(algorithm, federation, **options, **setting) for setting in settings
   ]  # checks all before the first starts
   refuse_equal("grid", plans, settings)
-  names = [_words(setting).replace("/", "_") for setting in settings]
+  names = [store.folder_name(_words(setting)) for setting in settings]
   if out_dir is None:
     results, num_programs = queue.run_plans(plans, callbacks, names, stop=False)
   else:
     root = files.output_path(out_dir, "out_dir")
+    for name, number in collections.Counter(names).items():
+      if number > 1:  # objects of the caller's may print alike
+        raise OptionError(f"`grid`: {number} settings would share the folder {name}")
     results, num_programs = store.run_stored(
       plans,
       [root / name for name in names],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import (
+  audit,
   compare,
   conjugate,
   demo,
@@ -236,6 +237,8 @@ HOLDOUT = "--validation_clients=3 --partition=iid"
     (sweep, "--sweep=local_steps=x", "--local_steps=x: must be a whole number"),
     (sweep, "--sweep=client_lr=1 --dry_run", "--dry_run: not of a sweep"),
     (sweep, "--html=maybe", "--html=maybe: must be true or false"),
+    (sweep, "--nohtml=0", "--nohtml=0: must be --nohtml alone, or --html=false"),
+    (run, "--noprogress=1", "--noprogress=1: must be --noprogress alone, or "),
     (
       sweep,
       " ".join(
@@ -288,6 +291,12 @@ HOLDOUT = "--validation_clients=3 --partition=iid"
     (compare, "--x_axis=none", "--x_axis=none: must be one of rounds"),
     (compare, "--out --metric=loss", "--out: has no value; must be --out"),
     (demo, "--out_dir mine", "--out_dir: has no value; must be"),
+    (demo, "--dry_run", "--dry_run: not of several runs"),
+    (
+      audit,
+      "--algorithm=fedavg --participation=1 --private=fixed --dry_run",
+      "--dry_run: not of an audit",
+    ),
     (conjugate, "--out_dir --figure=fig2", "--out_dir: has no value; mus"),
     (conjugate, "figure", "'figure': not a flag; flags are --name=value"),
     (conjugate, "", "--figure: missing (one of fig2"),

@@ -51,6 +51,9 @@ def test_flags_and_a_finished_run_give_the_same_app(tmp_path, monkeypatch, refus
   assert export.main([*words, "--rounds=3"]) == 0  # in its place
   place = tmp_path / "a" / "fedjax_app"
   assert setting.read_config(place / "config.json")["run"]["rounds"] == 3
+  dry = [f"--out={tmp_path / 'c'}", *FLAGS, "--dry_run"]
+  assert "--dry_run: not of an export" in refused(export, dry)
+  assert not (tmp_path / "c").exists()
   # Nobody's changes are lost.
   (place / "data.py").write_text("mine")
   assert "is not empty, and no app whose files are" in refused(export, words)

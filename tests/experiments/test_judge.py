@@ -2,11 +2,13 @@
 
 import csv
 import json
+import shlex
 
 import numpy as np
 import pytest
 
 from experiments import card, judge
+from experiments.cli import config as config_lib
 import fedjax_alg as fa
 from fedjax_alg.metrics import confidence_95
 from fedjax_alg.metrics.names import METRICS, is_known, is_of_clients
@@ -357,3 +359,11 @@ def test_card_and_crate(tmp_path, refused):
   raw = json.loads((folder / card.CRATE).read_text())
   assert {e["@id"] for e in raw["@graph"]} >= {"./", "card.md", "#run"}
   refused(card, [str(folder / "none")])
+  # A line that a flag file has in quotes is a word of the command.
+  path = "--partition=file:of the user .npz "
+  lines = config_lib.parse_config(["--algorithm=fedavg", path]).flag_lines()
+  (folder / "flags.txt").write_text("\n".join(lines))
+  assert card.main([str(folder)]) == 0
+  command = (folder / "card.md").read_text().partition("```bash\n")[2]
+  words = shlex.split(command.partition("\n```")[0])
+  assert words == ["fedjax-alg", "run", "--algorithm=fedavg", path]

@@ -37,6 +37,7 @@ def test_another_process_and_its_death(tmp_path):
   ) as process:
     assert process.stdout.readline() == b"held\n"
     lock.remove_stale_lock(tmp_path)
+    assert f"there, process {process.pid}, since" in lock.living_holder(tmp_path)
     for _ in range(2):  # who is refused leaves the file as it is
       with pytest.raises(lock.HeldError) as error:
         with lock.hold(tmp_path):
@@ -47,6 +48,7 @@ def test_another_process_and_its_death(tmp_path):
       )
     process.kill()
   stale = (tmp_path / lock.NAME).read_bytes()  # is stale
+  assert lock.living_holder(tmp_path) == ""
   with lock.hold(tmp_path):
     pass
   assert not list(tmp_path.iterdir())
@@ -89,9 +91,12 @@ def test_stale_files_where_the_kernel_has_no_locks(tmp_path, monkeypatch):
     pass
   path = tmp_path / lock.NAME
   path.write_text(f"{gone.pid}\n{socket.gethostname()}\n", encoding="utf-8")
+  assert lock.living_holder(tmp_path) == ""
   with lock.hold(tmp_path):
     assert path.read_text("utf-8").startswith(f"{os.getpid()}\n")
+    assert str(os.getpid()) in lock.living_holder(tmp_path)
   path.write_text(f"{gone.pid}\nelsewhere\n", encoding="utf-8")
+  assert "elsewhere" in lock.living_holder(tmp_path)
   with pytest.raises(lock.HeldError) as error:
     with lock.hold(tmp_path):
       pass

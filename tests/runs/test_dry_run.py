@@ -4,6 +4,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.runs import dry_run, queue
+from fedjax_alg.runs.programs import Programs
 
 P, CLIENTS, SLOTS, ROUNDS = 650, 20, 5, 30
 #: Seconds of a local step, and of an example in it.
@@ -54,6 +55,26 @@ def test_compressed_updates_and_absent_clients_cost_less(fed):
   # round without any costs nothing.
   assert costs.bytes_down < 4 * P
   assert 1.5 < costs.total_bytes / ROUNDS / (4 * P + up) < 2.5
+
+
+@pytest.mark.parametrize(
+  "name, options",
+  [
+    ("fedavg", {"compress_down": "topk:0.1"}),  # whole models the first time only
+    ("fesem", {}),
+    ("fedgroup", {"centers": "kmeans:pretrain_scale=5"}),
+    ("pacfl", {}),
+    ("feddrift", {}),
+  ],
+)
+def test_what_is_sent_once_is_billed_once(fed, name, options, monkeypatch):
+  """Pre-training was billed in every round, and a smaller broadcast never."""
+  monkeypatch.setattr(queue, "Programs", Programs)
+  options = dict(cohort_size=SLOTS, rounds=4, eval_every=4, **options)
+  costs = fa.dry_run(name, fed, **options)
+  bill = fa.run(name, fed, evaluate="global", **options).summary()["cost"]
+  assert costs.total_bytes == bill["total_bytes"]["mean"]
+  assert SLOTS * 4 * costs.bytes_up == pytest.approx(bill["total_bytes_up"]["mean"])
 
 
 def test_clients_that_are_lost_have_received_the_model(fed):

@@ -66,7 +66,7 @@ def test_what_belongs_to_every_run(runs, own_fed, tmp_path):
   settings = dict(overwrite=True, allow_other_devices=True, rounds=2)
   fa.run_all(methods, own_fed, out_dir=tmp_path, **settings)
   assert [of["out_dir"] for of in runs.values()] == [
-    str(tmp_path / "a_b"),
+    str(tmp_path / "a%2Fb"),
     str(tmp_path / "c"),
   ]
   assert all(settings.items() <= of.items() for of in runs.values())

@@ -38,9 +38,8 @@ def test_an_interrupted_and_a_failed_run_until_they_are_done(tmp_path):
 
 
 def test_missing_runs_are_those_that_were_asked_for(tmp_path):
-  status.note_planned(tmp_path, "fig1", [tmp_path / "runs" / "a"])
-  status.note_planned(tmp_path, "fig2", [tmp_path / "runs" / "b"])
-  status.note_planned(tmp_path, "fig1", [tmp_path / "runs" / "c"])  # in place of a
+  for name, folder in (("fig1", "a"), ("fig2", "b"), ("fig1", "c")):  # c replaces a
+    status.note_planned(tmp_path, name, {tmp_path / "runs" / folder: 4})
   names = [state.folder.name for state in status.read_status(tmp_path)]
   assert names == ["b", "c"]
   (state,) = status.read_status(tmp_path, "fig1")
@@ -51,14 +50,29 @@ def test_missing_runs_are_those_that_were_asked_for(tmp_path):
     status.read_status(tmp_path / "nothing")
 
 
+def test_rounds_that_were_asked_for_and_not_run_are_missing(tmp_path):
+  """A script that loops until all is done ended before the sweep had its rounds."""
+  folder = tmp_path / "a"
+  _run(folder)
+  for rounds, state in ((4, "done"), (6, "interrupted"), (2, "done")):
+    status.note_planned(tmp_path, "sweep", {folder: rounds})
+    (run,) = status.read_status(tmp_path)
+    assert (run.state, run.round, run.rounds) == (state, 4, max(4, rounds))
+    assert (run.seconds_left is None) == (state == "done")
+  (tmp_path / status.PLANNED).write_text('{"sweep": ["a", "b"]}', "utf-8")  # as before
+  states = {run.folder.name: run.state for run in status.read_status(tmp_path)}
+  assert states == {"a": "done", "b": "missing"}
+
+
 def test_who_runs_it_and_what_is_damaged(tmp_path):
   folder = tmp_path / "run"
   _run(folder)
-  holder, host = folder / lock.NAME, socket.gethostname()
-  holder.write_text(f"{os.getpid()}\n{host}\n", "utf-8")
-  (state,) = status.read_status(folder)
+  with lock.hold(folder):
+    (state,) = status.read_status(folder)
   assert state.state == "running" and str(os.getpid()) in state.where
-  holder.write_text(f"{2**22 + 1}\n{host}\n", "utf-8")  # no process has this number
+  # A process that was killed, whose number another one has now.
+  stale = f"{os.getpid()}\n{socket.gethostname()}\n"
+  (folder / lock.NAME).write_text(stale, "utf-8")
   assert status.read_status(folder)[0].state == "done"
   table = folder / "metrics.csv"
   table.write_text(table.read_text("utf-8").replace(",0.", ",1.", 1), "utf-8")

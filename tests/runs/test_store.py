@@ -5,7 +5,9 @@ differs. Both doors are here: Python and the command line.
 """
 
 import dataclasses
+import functools
 import json
+import pathlib
 import re
 import shutil
 import subprocess
@@ -19,6 +21,8 @@ import pytest
 from experiments import run as command
 from experiments import sweep as sweep_command
 from experiments.cli import config as config_lib
+from experiments.cli import sweeps
+from experiments.cli.writer import added_files
 import fedjax_alg as fa
 from fedjax_alg import files
 from fedjax_alg.algorithms import fedavg as fedavg_lib
@@ -185,6 +189,44 @@ def test_a_finished_run_grows(play, finished, tmp_path):
   assert [step.round for step in steps] == [8]
   np.testing.assert_array_equal(grown.rounds, [2, 4, 6, 8])
   assert_same(finished, (longer, tmp_path / "longer"))
+
+
+def test_a_run_that_grows_past_its_schedule_is_that_of_one_go(play, tmp_path):
+  """It kept the evaluation of its former last round, which counted for the results.
+
+  Round 5 is evaluated in the run of 5 rounds for being the last.
+  """
+  folder = tmp_path / "run"
+  longer = play(rounds=8, out_dir=tmp_path / "longer")
+  play(rounds=5, out_dir=folder)
+  with pytest.raises(Interrupted):
+    play(rounds=8, out_dir=folder, callbacks=interrupt_at(6))  # nothing is saved
+  shorter = play(rounds=5, out_dir=folder)  # the evaluation is made again
+  np.testing.assert_array_equal(shorter.rounds, [2, 4, 5])
+  assert_same(folder, (play(rounds=5, out_dir=tmp_path / "short"), tmp_path / "short"))
+  grown = play(rounds=8, out_dir=folder)
+  np.testing.assert_array_equal(grown.rounds, [2, 4, 6, 8])
+  assert_same(folder, (longer, tmp_path / "longer"))
+  names = ("final", "best", "mean_last_10", "rounds_to", "stopped")
+  first, second = (
+    files.read_json(of / "summary.json") for of in (folder, tmp_path / "longer")
+  )
+  assert [first[name] for name in names] == [second[name] for name in names]
+
+
+@pytest.mark.filterwarnings("ignore:stop_at=global")  # reads test data
+def test_a_rule_counts_the_evaluations_of_one_go(play, tmp_path):
+  """A run that patience had ended in its last round, off the schedule, was finished.
+
+  With more rounds that evaluation is none.
+  """
+  options = dict(stop_at="global:accuracy:0.01", eval_every=4)
+  folder = tmp_path / "run"
+  assert play(rounds=3, out_dir=folder, **options).stopped.startswith("stop_at")
+  grown = play(rounds=8, out_dir=folder, **options)
+  np.testing.assert_array_equal(grown.rounds, [4])
+  assert grown.stopped.startswith("stop_at")
+  play(rounds=8, out_dir=folder, callbacks=refuse_to_run, **options)
 
 
 def test_what_does_not_decide_the_numbers_may_change(play, reference, interrupted):
@@ -650,9 +692,15 @@ def test_python_goes_on_with_what_the_command_line_began(play, reference, tmp_pa
   folder = tmp_path / "run"
   assert play_command(folder, "--rounds=4") == 0
   steps = []
+  play(rounds=4, out_dir=folder, callbacks=refuse_to_run)
+  assert {path.name for path in folder.iterdir()} >= {*added_files()}
   play(out_dir=folder, callbacks=steps.append)
   assert [step.round for step in steps] == [6]
   assert_same(folder, reference)
+  # They would be those of four rounds.
+  assert {path.name for path in folder.iterdir()} & {*added_files()} == {
+    "partition.png"
+  }
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -680,6 +728,42 @@ def test_the_command_line_refuses_another_run_by_its_flag(stopped, capsys):
     line = capsys.readouterr().err
     assert flag in line and "--overwrite" in line and line.count("\n") == 1, line
     assert content(stopped) == before
+
+
+def write_data(path, scale):
+  """Three classes in an npz file, whose examples depend on ``scale``."""
+  y = np.arange(120) % 3
+  x = np.float32(scale) * np.eye(3, dtype=np.float32)[y]
+  np.savez(path, x_train=x[:90], y_train=y[:90], x_test=x[90:], y_test=y[90:])
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_finished_run_is_not_that_of_a_data_file_that_has_changed(tmp_path, capsys):
+  """The command said that there was nothing to do, and showed the old numbers.
+
+  Of a sweep it ranked settings on both versions of the file.
+  """
+  path, folder, root = tmp_path / "data.npz", tmp_path / "run", tmp_path / "sweep"
+  words = [*WORDS, f"--dataset=npz:{path}", "--rounds=2"]
+  grid = [word for word in words if "client_lr" not in word] + [f"--out_dir={root}"]
+  write_data(path, 1.0)
+  assert command.main([*words, f"--out_dir={folder}"]) == 0
+  assert sweep_command.main([*grid, "--sweep=client_lr=0.1"]) == 0
+  write_data(path, 2.0)
+  capsys.readouterr()
+  before = content(folder)
+  for main, call in (
+    (command.main, [*words, f"--out_dir={folder}"]),
+    (sweep_command.main, [*grid, "--sweep=client_lr=0.1"]),  # all are finished
+    (sweep_command.main, [*grid, "--sweep=client_lr=0.1,0.2"]),
+  ):
+    assert main(call) == 2
+    assert "its data changed" in capsys.readouterr().err
+  assert content(folder) == before and not (root / "client_lr=0.2").exists()
+  assert sweep_command.main([*grid, "--sweep=client_lr=0.2"]) == 0
+  capsys.readouterr()
+  assert sweep_command.main([*grid, "--sweep=client_lr=0.1,0.2"]) == 2
+  assert "its data differs" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -794,12 +878,69 @@ def test_both_doors_have_the_folders_of_a_sweep(sweep, rates, tmp_path, capsys):
   assert_same_sweeps(sweep(out_dir=tmp_path, callbacks=refuse_to_run), rates)
 
 
+def test_settings_that_differ_by_a_slash_have_folders_of_their_own(
+  clients, tmp_path, monkeypatch
+):
+  """With `overwrite` both had the number of the second, as they shared a folder."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "a").mkdir()
+  paths = ["a/b.npz", "a_b.npz"]
+  run = functools.partial(fa.run, "fedavg", clients, rounds=1)
+  starts = [run(client_lr=rate) for rate in (0.1, 1.0)]
+  for path, start in zip(paths, starts):
+    start.export(path, format="npz")
+  rates = fa.sweep(
+    "fedavg", clients, grid={"init": paths}, rounds=1, out_dir="out", overwrite=True
+  )
+  names = [
+    config.out_dir
+    for config in sweeps.configs(
+      [{"algorithm": "fedavg"}], {"init_from": paths}, pathlib.Path("out")
+    )
+  ]
+  for path, name, result in zip(paths, names, rates.results):
+    folder = pathlib.Path(name.replace("init_from", "init"))
+    assert fa.load_run(folder).state_hash() == result.state_hash()
+    assert result.state_hash() == run(init=path).state_hash()
+
+
+def test_another_text_has_another_folder():
+  texts = ["a/b", "a_b", "a%2Fb", "a%252Fb", "a%/b", "a%%2Fb", "a%25/b", "a%b"]
+  names = [store.folder_name(text) for text in texts]
+  assert len({*names}) == len(texts) and not any("/" in name for name in names)
+  for text in ("a_b", "a%b", "lr=0.1,mu=0"):  # as those of older sweeps
+    assert store.folder_name(text) == text
+
+
+def test_settings_that_print_alike_do_not_share_a_folder(sweep, tmp_path):
+  def scaled(number):
+    class Scaled(nn.Module):
+      @nn.compact
+      def __call__(self, x):
+        return number * nn.Dense(10)(x)
+
+    return Scaled()
+
+  with pytest.raises(fa.OptionError, match="^grid: 2 settings would share"):
+    sweep(grid={"model": [scaled(1.0), scaled(2.0)]}, out_dir=tmp_path)
+
+
 def test_an_interrupted_sweep_goes_on(sweep, rates, tmp_path):
   with pytest.raises(Interrupted):
     sweep(out_dir=tmp_path, callbacks=interrupt_at(4))
   steps = []
   assert_same_sweeps(sweep(out_dir=tmp_path, callbacks=steps.append), rates)
   assert [step.round for step in steps] == [4, 6]
+
+
+def test_a_sweep_that_grows_is_that_of_one_go(sweep, rates, tmp_path):
+  """Without the evaluations of its former last round."""
+  sweep(rounds=5, out_dir=tmp_path)
+  with pytest.raises(Interrupted):
+    sweep(out_dir=tmp_path, callbacks=interrupt_at(6))
+  steps = []
+  assert_same_sweeps(sweep(out_dir=tmp_path, callbacks=steps.append), rates)
+  assert [step.round for step in steps] == [6]
 
 
 def test_settings_go_on_from_rounds_of_their_own(sweep, rates, play, tmp_path):

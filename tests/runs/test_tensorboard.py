@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg.runs import store
 from tests.fuzzing import NAMES
 
 pytest.importorskip("tensorboard")
@@ -127,7 +128,7 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch, tmp_path
 def test_the_folders_of_settings_stay_inside(tmp_path):
   """The values of a setting may have any characters that a value may have."""
   names = [
-    f"hidden={name}".replace("/", "_")
+    store.folder_name(f"hidden={name}")
     for name in NAMES
     if "\0" not in name and len(name) < 200 and name.isprintable()
   ]

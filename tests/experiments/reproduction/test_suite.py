@@ -71,6 +71,12 @@ def _cells():
   ]
 
 
+class _Rate(float):
+  """A rate that stands for a prepared run."""
+
+  federation = None
+
+
 @pytest.fixture(name="compiled")
 def fixture_compiled(monkeypatch):
   """The rates of the runs compiled together; a rate stands for programs."""
@@ -88,8 +94,9 @@ def fixture_compiled(monkeypatch):
   monkeypatch.setattr(
     suite.config_lib.Config,
     "prepare",
-    lambda config, settings: config.hparams["client_lr"],
+    lambda config, settings: _Rate(config.hparams["client_lr"]),
   )
+  monkeypatch.setattr(sweeps.store, "check_data", lambda folder, federation: None)
   return batches
 
 
@@ -109,7 +116,8 @@ def write_finished(folder, config):
     records.write_rows(folder / f"{name}.csv", [], columns)
   facts = {**config.facts(), "plan": {"cohort_size": 1}}
   results.write_sealed(folder / "config.json", facts)
-  parts = dict.fromkeys(("final", "best", "timing", "hashes"), {})
+  parts = dict.fromkeys(("final", "best", "timing"), {})
+  parts["hashes"] = {"data": "D", "partition": "P"}
   summary = {"identity": config.identity, "cost": {"rounds": config.run.rounds}}
   result.write_summary(folder, summary | parts)
 
