@@ -129,7 +129,8 @@ class Shard(NamedTuple):
   state: Any = None
   blocks: Any = None  #: () if the arrays are in blocks of processes, else None
   #: for how many local steps the rows are drawn at once, an int; None: many.
-  #: They are the same rows. In a lane few, as who is done waits for the others
+  #: They are the same rows. Few in a lane, as who is done waits for the others, and
+  #: with `sequential`, as many clients take few
   steps_per_draw: int | None = None
   #: [C] int32, the kinds of all clients (``Cohort.everyone``); None unless the
   #: method reads them

@@ -31,6 +31,10 @@ SHUFFLE_ROUNDS = 24
 #: For how many steps the rows are drawn at once (``Shard.steps_per_draw``).
 CHUNK_STEPS = 64
 
+#: The same of a client that is computed alone: one of few steps draws no rows that
+#: it does not read.
+FEW_STEPS = 8
+
 #: The name of a local step in a compiled program and in profiles of it.
 STEP = "local_step"
 

@@ -6,6 +6,7 @@ its position, 0, 1, 2, ... Names are texts in tables and files. A number that is
 given stands for its text, so 3 and "3" are the same client.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 import csv
 import operator
@@ -70,8 +71,8 @@ def texts_of(option: str, clients: Any) -> tuple[str, ...]:
   names = tuple(text_of(option, client) for client in several)
   if not names:
     raise OptionError(f"`{option}`: give at least one client")
-  for name in names:
-    if names.count(name) > 1:
+  for name, count in Counter(names).items():
+    if count > 1:
       raise OptionError(f"`{option}`={join_names(names)}: {name} is given twice")
   return names
 

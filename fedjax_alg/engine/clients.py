@@ -32,6 +32,7 @@ import numpy as np
 
 from fedjax_alg import optional, trees
 from fedjax_alg.base import Array, Fn, MapClients, Shard
+from fedjax_alg.client import minibatches
 from fedjax_alg.engine.dealing import AXIS, PROCESSES, balance, by_device
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.hparams import hyper
@@ -157,11 +158,19 @@ class Update(NamedTuple):
   slots: tuple[Any, Any, Any, Any]  #: places, offset, size and args, leaves [S, ...]
 
   def run_slot(
-    self, table: Any, place: Any, offset: Any, size: Any, args: Any
+    self,
+    table: Any,
+    place: Any,
+    offset: Any,
+    size: Any,
+    args: Any,
+    steps_per_draw: int | None = None,
   ) -> tuple[Any, Any, Any]:
     """What ``fn`` returns of one client, whose rows are read from a table."""
     rows = trees.rows(table, place) if jax.tree.leaves(table) else table
-    shard = Shard(self.shards.x, self.shards.y, offset, size)
+    shard = Shard(
+      self.shards.x, self.shards.y, offset, size, steps_per_draw=steps_per_draw
+    )
     outputs: tuple[Any, Any, Any] = self.fn(self.shared, shard, rows, *args)
     return outputs
 
@@ -396,6 +405,7 @@ def _one_after_the_other(client_map: ClientMap, update: Update) -> tuple[Any, An
   """``ClientMap.update`` on one device with mode "sequential"."""
   table, weights, slots = update.table, update.weights, update.slots
   keeps = bool(jax.tree.leaves(table))
+  run_slot = functools.partial(update.run_slot, steps_per_draw=minibatches.FEW_STEPS)
 
   def write_one(table, place, written):
     if not keeps:
@@ -409,15 +419,15 @@ def _one_after_the_other(client_map: ClientMap, update: Update) -> tuple[Any, An
     # Written now, before anything of this step reads the table: a reading
     # that no data puts before the writing would make XLA copy the table.
     table = write_one(table, *last)
-    written, summed, stacked = update.run_slot(table, *slot)
+    written, summed, stacked = run_slot(table, *slot)
     total = jax.tree.map(trees.add_weighted, weight, total, summed)
     return (table, (slot[0], written), total), stacked
 
   if not keeps and not jax.tree.leaves(weights):  # nothing to carry
-    run_alone = lambda _, slot: (None, update.run_slot(table, *slot)[2])
+    run_alone = lambda _, slot: (None, run_slot(table, *slot)[2])
     return table, weights, jax.lax.scan(run_alone, None, slots)[1]
   written, summed, _ = jax.eval_shape(
-    lambda *slot: update.run_slot(table, *slot), *trees.index(slots, 0)
+    lambda *slot: run_slot(table, *slot), *trees.index(slots, 0)
   )
   total = jax.tree.map(
     lambda weight, part: jax.tree.map(

@@ -147,7 +147,7 @@ def draw_late(late: Late, cohort: Cohort, keys: Key) -> Arrivals:
   # As in the authors' code their number is not random.
   number = jnp.round(late.stragglers * cohort.present.sum().astype(jnp.float32))
   order = jnp.where(cohort.present, order, 2.0)
-  rank = (order[None] < order[:, None]).sum(1).astype(jnp.float32)
+  rank = jnp.searchsorted(jnp.sort(order), order).astype(jnp.float32)
   behind = cohort.present & (rank < number)
   if not late.keep:
     return Arrivals(arrived & ~behind, None, None)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from fedjax_alg import split
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -27,7 +28,7 @@ from fedjax_alg.base import (
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
-from fedjax_alg.engine.round import ROWS, Participation, has_rows, sample_and_run
+from fedjax_alg.engine.round import ROWS, Participation, has_rows, run_with_ids
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
 from fedjax_alg.typing import PyTree
@@ -49,7 +50,9 @@ class RunLog(NamedTuple):
   """The reports of the rounds of one call, leaves [N, max_rounds, ...]."""
 
   aux: RoundAux
-  finite: dict[str, Array]  #: name of a state leaf -> [N, max_rounds] bool
+  #: name of a state leaf -> [N, max_rounds] bool; of a large table a round has checked
+  #: the rows of its participants, and the last round of the call all rows
+  finite: dict[str, Array]
 
 
 def _name(path: tuple[object, ...]) -> str:
@@ -85,6 +88,44 @@ def all_finite(state: PyTree) -> dict[str, Array]:
     for name, leaf in leaves
     if jnp.issubdtype(leaf.dtype, jnp.floating)
   }
+
+
+#: A leaf of at most so many numbers is checked as a whole in every round.
+_FEW = 2**16
+
+
+def _map_large_tables(
+  of_table: Callable[[Array], Any],
+  plain: Callable[[Any], Any],
+  state: PyTree,
+  data: ClientData,
+  cohort_size: int,
+) -> PyTree:
+  """Maps functions over the large leaves [C, ...] of a state, and over the others.
+
+  Most clients stay away from a round, so that it need not read these leaves.
+
+  Args:
+    of_table: for the large leaves.
+    plain: for all others. A table whose rows are in several places is one of them.
+    state: the state.
+    data: the clients' training data.
+    cohort_size: S.
+  """
+  clients = data.size.shape[0]
+
+  def of_leaf(leaf):
+    is_large = (
+      isinstance(leaf, jax.Array)
+      and leaf.size > _FEW
+      and leaf.shape[:1] == (clients,)
+      and clients >= 2 * cohort_size
+    )
+    return (of_table if is_large else plain)(leaf)
+
+  return jax.tree.map(
+    of_leaf, state, is_leaf=lambda leaf: split.is_split(leaf) or split.is_held(leaf)
+  )
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -137,6 +178,54 @@ def over_seeds(fn: Callable[..., PyTree], map_seeds: str) -> Callable[..., Any]:
   if map_seeds == "vmap":
     return jax.vmap(fn)
   return lambda *args: jax.lax.map(lambda row: fn(*row), args)
+
+
+def over_seeds_in_place(
+  fn: Callable[..., PyTree], map_seeds: str
+) -> Callable[..., Any]:
+  """``over_seeds`` of a function that updates its first argument.
+
+  ``jax.lax.map`` would make new states in addition to the old ones.
+
+  Args:
+    fn: code for one seed, (state, *inputs) -> the new state and a result.
+    map_seeds: see ``over_seeds``.
+
+  Returns:
+    The mapped function.
+
+  Raises:
+    OptionError: unknown ``map_seeds``.
+  """
+  if map_seeds != "sequential":
+    return over_seeds(fn, map_seeds)
+
+  def take(tree, i):
+    return jax.tree.map(
+      lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, 0, keepdims=False), tree
+    )
+
+  def put(tree, i, row):
+    return jax.tree.map(
+      lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, i, 0), tree, row
+    )
+
+  def mapped(states, *inputs):
+    of_seed = jax.jit(fn, inline=True)  # traced once; no call is left
+    shapes = jax.eval_shape(of_seed, *take((states, *inputs), 0))[1]
+    number = jax.tree.leaves((states, inputs))[0].shape[0]
+    results = jax.tree.map(
+      lambda leaf: jnp.zeros((number, *leaf.shape), leaf.dtype), shapes
+    )
+
+    def body(i, carry):
+      states, results = carry
+      state, result = of_seed(*take((states, *inputs), i))
+      return put(states, i, state), put(results, i, result)
+
+    return jax.lax.fori_loop(0, number, body, (states, results))
+
+  return mapped
 
 
 def constant_build(algorithm: Algorithm) -> Build:
@@ -227,16 +316,24 @@ def make_run_rounds(
 
   def one_seed(data, start, count, state, keys, numbers):
     run_one = functools.partial(
-      sample_and_run, with_frozen(build, data)(numbers), data, participation, keys
+      run_with_ids, with_frozen(build, data)(numbers), data, participation, keys
     )
+    cohort_size = participation.cohort_size
 
     # Traced once for the shapes of the log and the loop; no call is left.
     @functools.partial(jax.jit, inline=True)
     def log_round(number, state):
-      state, aux = run_one(number, state)
-      finite = all_finite(state)
+      state, aux, ids = run_one(number, state)
+      of_participants = _map_large_tables(
+        lambda leaf: leaf.at[ids].get(mode="clip"),
+        lambda leaf: leaf,
+        state,
+        data,
+        cohort_size,
+      )
+      finite = all_finite(of_participants)
       if data.host is not None:
-        finite[ROWS] = has_rows(data, participation, keys, number)
+        finite[ROWS] = has_rows(data, ids)
       return state, RunLog(aux, finite)
 
     shapes = log_round.eval_shape(start, state)[1]
@@ -257,7 +354,15 @@ def make_run_rounds(
       )
       return state, log
 
-    return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
+    state, log = jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
+    # What a method writes to the entries of others is noticed in the last round.
+    tables = _map_large_tables(
+      lambda leaf: leaf, lambda leaf: None, state, data, cohort_size
+    )
+    last, finite = jnp.maximum(count - 1, 0), dict(log.finite)
+    for name, is_finite in all_finite(tables).items():
+      finite[name] = finite[name].at[last].set(finite[name][last] & is_finite)
+    return state, log._replace(finite=finite)
 
   placement = sharding.replicated(mesh)
 
@@ -276,7 +381,7 @@ def make_run_rounds(
     count: Array,
   ) -> tuple[State, RunLog]:
     run_seed = functools.partial(one_seed, data, start, count)
-    result: tuple[State, RunLog] = over_seeds(run_seed, map_seeds)(
+    result: tuple[State, RunLog] = over_seeds_in_place(run_seed, map_seeds)(
       states, keys, numbers
     )
     return result

@@ -1,10 +1,13 @@
 """One round of an algorithm: the cohort, the call and the report."""
 
+from collections.abc import Callable
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import trees
 from fedjax_alg.base import (
   NEVER,
   Algorithm,
@@ -65,9 +68,7 @@ def sample_cohort(
 ROWS = "participants, of which some have no rows on the device (data_on)"
 
 
-def has_rows(
-  data: ClientData, participation: "Participation", keys: RunKeys, number: Array
-) -> Array:
+def has_rows(data: ClientData, ids: Array) -> Array:
   """Whether the rows of all participants of a round are on the device.
 
   Which rows are there was decided by a program of its own, which may round the random
@@ -75,15 +76,11 @@ def has_rows(
 
   Args:
     data: the clients' training data, with the rows of a window.
-    participation: who takes part.
-    keys: random streams of the run.
-    number: [] int32, the round, from 0.
+    ids: [S] int32, those that take part, C in an empty slot.
 
   Returns:
     [] bool.
   """
-  key = jax.random.fold_in(keys.cohort, number)
-  ids = participation.sampler(data, participation.cohort_size, key, number)
   y = store.arrays(data.y)[0]
   clients, rows = data.size.shape[0], y.shape[0]
   if data.blocks is not None:
@@ -116,6 +113,18 @@ def sample_and_run(
   number: Array,
   state: State,
 ) -> tuple[State, RoundAux]:
+  """The new state and the report of ``run_with_ids``, whose arguments it has."""
+  return run_with_ids(algorithm, data, participation, keys, number, state)[:2]
+
+
+def run_with_ids(
+  algorithm: Algorithm[State],
+  data: ClientData,
+  participation: Participation,
+  keys: RunKeys,
+  number: Array,
+  state: State,
+) -> tuple[State, RoundAux, Array]:
   """Runs one round.
 
   The random numbers depend only on the seed and on the number of the round. If
@@ -131,7 +140,8 @@ def sample_and_run(
     state: state before the round.
 
   Returns:
-    The new state and the report of the round.
+    The new state, the report of the round, and [S] int32, the clients that were asked,
+    C in an empty slot.
   """
   cohort_size, sampler, late = participation
   # The hash of both keys is one piece of the program.
@@ -139,7 +149,7 @@ def sample_and_run(
     jnp.stack([keys.cohort, keys.work]), number
   )
   cohort = sample_cohort(data, cohort_size, of_cohort, number, sampler)
-  num_asked, round_end_s = cohort.present.sum(), None
+  ids, num_asked, round_end_s = cohort.ids, cohort.present.sum(), None
   if late is not None:
     arrivals = late_clients.draw_late(
       late, cohort, client_keys(server_key(key, LATE), cohort.ids)
@@ -152,26 +162,70 @@ def sample_and_run(
     cohort = layout.take_cohort(
       data, jnp.where(arrivals.arrived, cohort.ids, nobody), number
     )._replace(part=arrivals.part, draw=draw)
-  new, aux = algorithm.round(state, cohort, key)
+  always = sampler in samplers.DRAWS.values() and late is None
+  if always or algorithm.idle is None:
+    new, aux = algorithm.round(state, cohort, key)
+  else:
+    new, aux = _round_or_idle(algorithm, algorithm.idle, state, cohort, key)
   if cohort.devices is not None and aux.work is not None and aux.times is None:
     aux = aux._replace(
       times=clock.mean_times(
         cohort.devices, cohort.weight, aux.work, aux.cost, round_end_s
       )
     )
-  if sampler in samplers.DRAWS.values() and late is None:
-    return new, aux
+  if always:
+    return new, aux, ids
   present = cohort.present.sum()
   some = cohort.present.any()
-  if algorithm.idle is not None:
-    new = jax.tree.map(
-      lambda new, idle: jnp.where(some, new, idle), new, algorithm.idle(state, cohort)
-    )
   cost, aux = aux.cost, or_nothing(algorithm, aux, some)
   aux = aux._replace(server=aux.server | {PRESENT: present})
   if late is not None:
     aux = late_clients.bill(aux, cost, num_asked, present, round_end_s)
-  return new, aux
+  return new, aux, ids
+
+
+def _round_or_idle(
+  algorithm: Algorithm[State],
+  idle: Callable[[State, Cohort], State],
+  state: State,
+  cohort: Cohort,
+  key: Key,
+) -> tuple[State, RoundAux]:
+  """A round of any cohort, which may be nobody.
+
+  Args:
+    algorithm: the algorithm.
+    idle: its ``Algorithm.idle``.
+    state: state before the round.
+    cohort: the participants.
+    key: key of the round.
+
+  Returns:
+    The new state, and the report. Without participants it has the cost as the
+    algorithm counts it and ``Algorithm.reports_state``, and zeros in all else.
+  """
+  some = cohort.present.any()
+  if store.is_on_host(cohort.shards.x):  # the first map ends the trace of a round
+    new, aux = algorithm.round(state, cohort, key)
+    return trees.where(some, new, idle(state, cohort)), aux
+
+  # Traced once for both; no call is left.
+  @functools.partial(jax.jit, inline=True)
+  def run(state):
+    return algorithm.round(state, cohort, key)
+
+  def nothing(state):
+    aux = run(state)[1]
+    zeros = jax.tree.map(jnp.zeros_like, aux)
+    reports = {
+      name: aux.server[name] for name in set(algorithm.reports_state) & set(aux.server)
+    }
+    server = zeros.server | reports
+    return idle(state, cohort), zeros._replace(server=server, cost=aux.cost)
+
+  # A choice between two states afterwards would copy all that clients keep.
+  result: tuple[State, RoundAux] = jax.lax.cond(some, run, nothing, state)
+  return result
 
 
 def or_nothing(algorithm: Algorithm[State], aux: RoundAux, some: Array) -> RoundAux:

@@ -361,6 +361,25 @@ def by_trial(
     OptionError: ``data`` has no availability.
   """
   availability = availability_of(data)
+  return _try_in_turns(data, cohort_size, key, number, lambda ids: availability[ids])
+
+
+def _try_in_turns(
+  data: ClientData,
+  cohort_size: int,
+  key: Key,
+  number: Array | int,
+  chance: Callable[[Array], Array],
+) -> Array:
+  """``by_trial`` with any probability, computed for the clients that are asked.
+
+  Args:
+    data: see ``by_trial``.
+    cohort_size: see ``by_trial``.
+    key: see ``by_trial``.
+    number: see ``by_trial``.
+    chance: clients [n] -> [n] float32, the probability to be available.
+  """
   clients = data.size.shape[0]
   num_asked = min(clients, max(4 * cohort_size, 1024))
   available_key, order_key = jax.random.split(key)
@@ -381,7 +400,7 @@ def by_trial(
       )
     is_available = (place < clients) & (
       jax.random.uniform(jax.random.fold_in(available_key, turn), (num_asked,))
-      < availability[candidates]
+      < chance(candidates)
     )
     if data.joins is not None:
       is_available &= data.joins[candidates] <= number
@@ -429,16 +448,21 @@ def with_daily_cycle(sampler: Sampler, day: int, seed: int) -> Sampler:
     The sampler.
   """
 
+  def chance(mean, ids, number):
+    phase = jax.vmap(jax.random.uniform)(client_keys(jax.random.key(seed), ids))
+    time = phase + (number % day).astype(jnp.float32) / day
+    return jnp.minimum(mean[ids] * (1.0 + jnp.sin(2.0 * jnp.pi * time)), 1.0)
+
   @functools.wraps(sampler)
   def sample(data, cohort_size, key, number):
     mean = availability_of(data)
-    clients = jnp.arange(mean.shape[0], dtype=jnp.int32)
-    phase = jax.vmap(jax.random.uniform)(client_keys(jax.random.key(seed), clients))
-    time = phase + (number % day).astype(jnp.float32) / day
-    now = mean * (1.0 + jnp.sin(2.0 * jnp.pi * time))
-    return sampler(
-      data._replace(availability=jnp.minimum(now, 1.0)), cohort_size, key, number
-    )
+    if sampler is by_trial:  # whose time does not depend on C
+      return _try_in_turns(
+        data, cohort_size, key, number, lambda ids: chance(mean, ids, number)
+      )
+    ids = jnp.arange(mean.shape[0], dtype=jnp.int32)
+    now = data._replace(availability=chance(mean, ids, number))
+    return sampler(now, cohort_size, key, number)
 
   return sample
 

@@ -170,7 +170,8 @@ class _RoundsInWindows:
     """(states, keys, numbers, round) -> states and ``RunLog`` of one round.
 
     Args:
-      step: of a method in closed form the round, which decides its code; else None.
+      step: of a method in closed form the round, which decides its code, or the
+        number of its steps in all later rounds; else None.
     """
     p = self._prepared
 
@@ -183,6 +184,8 @@ class _RoundsInWindows:
       state, aux = sample_and_run(
         build(numbers), data.train, p.participation, keys, number, state
       )
+      if step is not None:
+        state = state._replace(round=number + 1)
       return state, loop.RunLog(aux, loop.all_finite(state))
 
     return _windowed(p, run, compiling.options, has_fixed_maps=False)
@@ -190,7 +193,9 @@ class _RoundsInWindows:
   def _call(self, number: int) -> tuple[WindowedFunction, Any]:
     """The function of a round, and its last input."""
     p = self._prepared
-    step = None if p.method.entry.rounds is None else number
+    rounds, step = p.method.entry.rounds, None
+    if rounds is not None:  # those after the last step have one program
+      step = min(number, rounds(p.method.hparams, len(p.model.layers or ())))
     if step not in self._functions:
       self._functions[step] = self._round(step)
     return self._functions[step], np.full(p.rows, number, np.int32)

@@ -95,9 +95,9 @@ class WindowedData(PlacedData):
     #: constants of programs, and the same at each step of a schedule.
     self._constants: list[HostRows] = []
     #: rounds whose participants are drawn at once, of one step
-    self._ahead = _AHEAD
+    self._ahead = _AHEAD if rounds is None else max(1, min(_AHEAD, rounds.number))
     if federation.schedule is not None:
-      self._ahead = min(_AHEAD, federation.schedule.every)
+      self._ahead = min(self._ahead, federation.schedule.every)
       federation = _with_lazy_rows(federation)
     self._now = federation.data  #: at the present step, on the host
     super().__init__(federation, *args, **kwargs)

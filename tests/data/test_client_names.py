@@ -77,6 +77,22 @@ def test_one_name_or_several():
       find(wrong)
 
 
+def test_many_names_are_not_compared_with_each_other(monkeypatch):
+  """Or the clients of ``without`` take seconds from some thousands on."""
+  comparisons = []
+
+  class Name(str):
+    __hash__ = str.__hash__
+
+    def __eq__(self, text):
+      comparisons.append(text)
+      return str.__eq__(self, text)
+
+  monkeypatch.setattr(names_lib, "text_of", lambda option, name: Name(name))
+  names = names_lib.texts_of("without", [f"client {i}" for i in range(300)])
+  assert len(names) == 300 and len(comparisons) < 300
+
+
 @pytest.mark.parametrize(
   "names", [["3", "17"], ["Smith, J", "H03"], ['the "old", ward', "b"], []]
 )

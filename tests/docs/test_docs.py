@@ -177,7 +177,7 @@ def test_worked_example_runs(tmp_path, capsys):
   status = check.main([f"{tmp_path / 'my_fedavgm.py'}:ENTRY"])
   output = capsys.readouterr()
   assert not status and not output.err, output.err
-  assert output.out.endswith("my_fedavgm.py:ENTRY keeps 30 of 30 promises\n")
+  assert output.out.endswith("my_fedavgm.py:ENTRY keeps 36 of 36 promises\n")
 
 
 @pytest.mark.usefixtures("global_alone")

@@ -13,6 +13,8 @@ import pytest
 
 from fedjax_alg import trees
 from fedjax_alg.base import Shard
+from fedjax_alg.client import minibatches
+from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, dealing, sharding
 from tests import problems
 from tests.algorithms import bridge
@@ -191,6 +193,28 @@ def three_shards():
 
 
 @pytest.mark.program
+def test_a_client_alone_draws_rows_for_few_steps(problem):
+  """Rows for 64 steps take a client of one step as long as all else."""
+  work = minibatches.LocalWork(batch_size=3)
+  shards = layout.everyone(problem.data).shards
+
+  def text(mode):
+    def train(_, shard, key):
+      step = lambda gradient, count: count + gradient(params)[0][0]
+      return minibatches.fold_steps(
+        problem.model, shard, work, key, step, jnp.zeros(())
+      )[0]
+
+    params = problem.model.init(jax.random.key(0))
+    keys = jax.random.split(jax.random.key(1), shards.size.shape[0])
+    map_clients = clients.ClientMap(mode)
+    return str(jax.make_jaxpr(lambda: map_clients(train, (), shards, keys))())
+
+  few, many = f"i32[{minibatches.FEW_STEPS},3]", f"{minibatches.CHUNK_STEPS},3]"
+  assert few in text("sequential") and many not in text("sequential")
+  assert many in text("vmap")
+
+
 def test_padding_of_the_map_is_the_last_client_without_data(mesh):
   """Seen by counting the sizes that client code is given."""
   seen = []

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import registry
+from fedjax_alg.base import Algorithm, RoundAux, no_setup, round_cost
 from fedjax_alg.engine import clients, loop
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation
@@ -34,6 +35,37 @@ def test_leaves_are_named_as_they_are_reached():
 def test_what_is_not_finite_is_named(bad):
   finite = loop.all_finite({"a": jnp.array([1.0, bad]), "b": jnp.zeros(3)})
   assert {name: bool(v) for name, v in finite.items()} == {"a": False, "b": True}
+
+
+@pytest.mark.parametrize("client, number", [(1, 2), (11, 4)])
+def test_a_large_table_is_checked_where_a_round_writes_it(
+  problem, monkeypatch, client, number
+):
+  """Else a run goes on with NaN, or its error names another round.
+
+  Client 1 takes part. Entries of others are checked after the last of the five rounds.
+  """
+  monkeypatch.setattr(loop, "_FEW", 0)
+
+  def round_(state, cohort, key):
+    del cohort, key
+    table, count = state
+    table = table.at[client].add(jnp.where(count == 2, jnp.nan, 1.0))
+    return (table, count + 1), RoundAux({}, {}, round_cost(0, 0, 0, 0))
+
+  algorithm = Algorithm(lambda *_: (), no_setup, round_, lambda *_: None, None)
+  first_four = Participation(4, lambda data, size, key, number: jnp.arange(size))
+  keys = jax.tree.map(lambda leaf: leaf[None], run_keys(0))
+  _, log = loop.make_run_rounds(loop.constant_build(algorithm), first_four, 6)(
+    (jnp.zeros((1, 12, 3)), jnp.zeros(1, jnp.int32)),
+    problem.data,
+    keys,
+    {},
+    jnp.int32(0),
+    jnp.int32(5),
+  )
+  (flags,) = log.finite.values()
+  np.testing.assert_array_equal(flags[0], np.arange(6) < number)
 
 
 def test_numbers_move_by_one_unit_in_the_last_place():

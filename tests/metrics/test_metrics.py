@@ -19,6 +19,16 @@ def test_kinds_are_sets_of_classes():
   assert len({*kind.tolist()}) == 3
 
 
+def test_kinds_have_the_numbers_of_their_sorted_sets():
+  """With one to several words of classes; the numbers are those of groups.csv."""
+  rng = np.random.default_rng(0)
+  for classes in (1, 7, 8, 62, 64, 65, 200):
+    sets = rng.random((20, classes)) < 0.3
+    histogram = sets[rng.integers(0, 20, 300)] * rng.integers(1, 9, (300, 1))
+    _, expected = np.unique(histogram > 0, axis=0, return_inverse=True)
+    np.testing.assert_array_equal(groups.kinds(histogram), expected.reshape(-1))
+
+
 def test_sizes_count_who_is_in_a_group():
   sizes = groups.group_sizes(np.array([2, 0, -1, 2, -1]), 4)
   np.testing.assert_array_equal(sizes, [1, 0, 2, 0])

@@ -1,5 +1,7 @@
 """Asynchronous rounds against a heap of events and NumPy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -292,12 +294,13 @@ def test_stragglers_of_a_buffer_do_a_part(problem, data):
     staleness=jnp.ones_like,
     concurrency=PLACES,
   )
-  spec = problem.spec._replace(cohort_size=SLOTS)
+  spec, init = problem.spec._replace(cohort_size=SLOTS), algorithm.init
+  assert isinstance(init, functools.partial)
+  (method,) = init.args
 
   def first_round(keys):
-    state = algorithm.init(problem.model.init(keys[0]), spec, None)
+    state = init(problem.model.init(keys[0]), spec, None)
     cohort = sample_cohort(data, SLOTS, keys[1])._replace(part=jnp.array(PARTS))
-    (method,) = algorithm.init.args
     waiting = buffered.waiting_clients(method, state, cohort, keys[2])
     return cohort, waiting, *algorithm.round(state, cohort, keys[2])
 

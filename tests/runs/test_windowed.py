@@ -15,7 +15,7 @@ from fedjax_alg.data.layout import PADDING_ROWS
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.row_file import RowTable
 from fedjax_alg.errors import OptionError
-from fedjax_alg.runs import plan
+from fedjax_alg.runs import plan, programs
 from fedjax_alg.runs.windowed import WindowedData, WindowedFunction
 from tests import problems
 
@@ -82,6 +82,27 @@ _READS_ALL |= dict.fromkeys(
 @pytest.mark.parametrize("name", ["fedavg", "ifca", "fsvrg", "afl"])
 def test_the_numbers_are_those_of_rows_on_the_devices(name):
   assert_same(run(name, "device"), run(name, _SMALL))
+
+
+def test_rounds_after_the_last_step_are_one_program(monkeypatch):
+  """Else each of them is compiled. They leave the states of the last step."""
+  make, steps = programs._RoundsInWindows._round, []
+  monkeypatch.setattr(
+    programs._RoundsInWindows,
+    "_round",
+    lambda self, step: steps.append(step) or make(self, step),
+  )
+  assert_same(run("afl", "device", rounds=5), run("afl", _SMALL, rounds=5))
+  assert steps == [0, 1]
+
+
+def test_cohorts_are_drawn_for_the_rounds_of_a_run_alone():
+  """Else a run of two rounds waits for the draws of hundreds."""
+  prepared = plan.from_keywords(
+    "fedavg", federation(_SMALL), rounds=2, cohort_size=3
+  ).prepare()
+  assert isinstance(prepared.device_data, WindowedData)
+  assert list(map(len, prepared.device_data._cohorts.values())) == [2]
 
 
 class Normed(nn.Module):
