@@ -106,7 +106,7 @@ def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
   )
   rows = records.read_rows(tmp_path / "run" / "groups.csv", None)
   assert [(r["round"], r["seed"]) for r in rows] == [
-    (n, seed) for n in (2, 3, 4, 6) for seed in (0, 1)
+    (n, seed) for n in (2, 4, 6) for seed in (0, 1)
   ]
   for row in rows:
     assert list(row) == [
