@@ -4,8 +4,12 @@ import heapq
 
 import numpy as np
 
+from fedjax_alg.data.errors import DataError
+
 #: Rows that are sorted at once, if they come client by client.
 _PART = 2**20
+#: The most rows of all clients, with room for padding; offsets are int32.
+MOST_ROWS = 2**31 - 2**16
 
 
 def allocate(
@@ -218,6 +222,19 @@ def _lexsort(owner: np.ndarray, tie: np.ndarray) -> np.ndarray:
 
 
 def offsets(size: np.ndarray) -> np.ndarray:
-  """[C] int32, the first row of each client if clients lie back to back."""
-  first: np.ndarray = np.cumsum(size) - size
+  """Finds the first row of each client if clients lie back to back.
+
+  Args:
+    size: [C] int, their numbers of rows.
+
+  Returns:
+    [C] int32.
+
+  Raises:
+    DataError: there are more rows than int32 counts.
+  """
+  ends: np.ndarray = np.cumsum(size, dtype=np.int64)
+  if ends.max(initial=0) > MOST_ROWS:
+    raise DataError(f"`dataset`: {ends[-1]:,} rows of clients, at most {MOST_ROWS:,}")
+  first: np.ndarray = ends - size
   return first.astype(np.int32)

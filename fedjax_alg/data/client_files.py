@@ -23,6 +23,7 @@ import numpy as np
 
 from fedjax_alg import files, tasks
 from fedjax_alg.data import labels, store
+from fedjax_alg.data.allocate import MOST_ROWS
 from fedjax_alg.data.arrays import as_features, as_targets, make_examples
 from fedjax_alg.data.errors import DataError, kinds_are_lost
 from fedjax_alg.data.examples import Examples
@@ -40,8 +41,6 @@ _FORMAT = 1
 _HEADER = 256
 #: Bytes and seconds after which what was written is made to outlast a kill.
 _FLUSH_BYTES, _FLUSH_S = 2**26, 5.0
-#: The most rows; offsets are int32.
-_MOST_ROWS = 2**31 - 2**16
 _COLUMNS = ("x", "y", "x_test", "y_test")
 
 
@@ -337,8 +336,8 @@ class _Writer(contextlib.AbstractContextManager):
       self._columns[column].write(values)
       self._unflushed += values.nbytes
     self.sizes[name] = len(arrays["x"]), len(arrays["x_test"])
-    if max(self._columns[column].rows for column in ("x", "x_test")) > _MOST_ROWS:
-      raise DataError(f"`clients`: more than {_MOST_ROWS:,} rows")
+    if max(self._columns[column].rows for column in ("x", "x_test")) > MOST_ROWS:
+      raise DataError(f"`clients`: more than {MOST_ROWS:,} rows")
     if self._unflushed > _FLUSH_BYTES or time.monotonic() > self._flushed_at + _FLUSH_S:
       self._flush()
 

@@ -145,9 +145,10 @@ class FeatureOptions(HParams):
   )
   data_on: LOCATIONS = hyper(
     Automatic(),
-    "where the rows of the clients are during a run. It changes no number. auto = "
-    "device if they take at most half of the memory that is free, else host, or disk "
-    "for a folder of clients that is too large for the host",
+    "where the rows of the clients are during a run. It changes no number (with "
+    "`map_clients`=vmap last bits). auto = device if they take at most half of the "
+    "memory that is free, else host, or disk for a folder of clients that is too large "
+    "for the host",
   )
   vocabulary: int = hyper(
     10_000,

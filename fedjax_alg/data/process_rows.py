@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_alg.data.errors import DataError
+
 
 class Process(NamedTuple):
   """The number of this process among Q processes."""
@@ -106,7 +108,7 @@ def cut(process: Process, offset: np.ndarray, size: np.ndarray, padding: int) ->
     The rows of this process.
 
   Raises:
-    ValueError: blocks of so many rows cannot be counted in int32.
+    DataError: blocks of so many rows cannot be counted in int32.
   """
   total = int(size.sum())
   borders = np.unique(np.append(offset[size > 0], total))
@@ -117,5 +119,8 @@ def cut(process: Process, offset: np.ndarray, size: np.ndarray, padding: int) ->
   cuts = np.concatenate([[0], nearest, [total]]).astype(np.int64)
   places = int(np.diff(cuts).max()) + padding
   if places * process.processes >= 2**31:
-    raise ValueError(f"{places * process.processes} rows are too many for int32")
+    raise DataError(
+      f"`dataset`: {places * process.processes:,} rows in blocks of processes, must be "
+      f"fewer than {2**31:,}"
+    )
   return Rows(cuts, process.number, places)

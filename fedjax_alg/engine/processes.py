@@ -43,6 +43,10 @@ MISSED_S = 40
 #: be about to say the same.
 _LAST_S = 2.0
 
+#: What JAX's errors say of a process that has gone, and those that come as Python's.
+_LOSS = re.compile(r"Gloo|gloo|NCCL|coordination|heartbeat|peer|UNAVAILABLE")
+_GLOO = re.compile(r"([A-Z_]+: )?[Gg]loo ")
+
 _Result = TypeVar("_Result")
 
 
@@ -328,13 +332,13 @@ def is_loss(error: BaseException) -> bool:
   Args:
     error: what JAX has raised.
   """
-  return (
-    count() > 1
-    and isinstance(error, (ValueError, RuntimeError))
-    and (
-      re.search(r"Gloo|gloo|NCCL|coordination|heartbeat|peer|UNAVAILABLE", str(error))
-      is not None
-    )
+  if count() == 1:
+    return False
+  if isinstance(error, jax.errors.JaxRuntimeError):
+    return _LOSS.search(str(error)) is not None
+  # Some come as errors of Python. Those of users may have the same words.
+  return isinstance(error, (ValueError, RuntimeError)) and (
+    _GLOO.match(str(error)) is not None
   )
 
 

@@ -70,8 +70,8 @@ def start(host_devices: int = 0) -> None:
   with the environment variable JAX_COMPILATION_CACHE_DIR; see docs/cluster.md.
 
   Args:
-    host_devices: number of CPU cores to use, at most 128; 0 means all that this
-      process may use.
+    host_devices: number of CPU cores to use, at most 128; 0 means as many as an
+      earlier call or JAX_NUM_CPU_DEVICES says, else all that this process may use.
 
   Raises:
     OptionError: ``host_devices`` is no such number.
@@ -88,8 +88,9 @@ def start(host_devices: int = 0) -> None:
   least = "jax_persistent_cache_min_compile_time_secs"
   if least.upper() not in os.environ and getattr(jax.config, least) == 1.0:
     jax.config.update(least, 0.1)  # 1.0 is JAX's default
+  chosen = getattr(jax.config, "jax_num_cpu_devices")  # -1 by default
   try:
-    use_host_cores(host_devices or None)
+    use_host_cores(host_devices or max(chosen, 0) or None)
   except RuntimeError:
     pass
 

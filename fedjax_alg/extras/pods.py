@@ -239,7 +239,7 @@ def compute_update(mode: str, mesh: Mesh, update: Update) -> tuple[Any, Any, Any
   """See ``base.MapClients.update``.
 
   Args:
-    mode: one of ``engine.clients.MODES``; ``lanes`` is ``vmap`` here.
+    mode: ``sequential`` or ``vmap``.
     mesh: devices with the axes ``processes`` and ``clients``.
     update: what is computed.
 

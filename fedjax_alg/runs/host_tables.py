@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import Mesh
 import numpy as np
 
-from fedjax_alg import split
+from fedjax_alg import memory, split
 from fedjax_alg.base import Array
 from fedjax_alg.engine import checkpoint, row_file, sharding
 from fedjax_alg.engine.row_file import RowFile, RowForm, RowTable, RowVersion
@@ -93,8 +93,17 @@ class HostTables:
 
     Returns:
       The states outside of programs.
+
+    Raises:
+      OptionError: they do not fit into memory, where they are without a folder.
     """
     (clients,) = {table.clients for table in self._tables}
+    if self._in_memory and not self.folders:
+      memory.refuse(
+        "`data_on`=host: what clients keep between rounds",
+        clients * self.row_nbytes,
+        "allowed: `out_dir`, whose checkpoints have it in a file; `data_on`=disk",
+      )
     states = None
     for first in range(0, clients, places):
       ids = np.arange(first, min(first + places, clients), dtype=np.int32)

@@ -357,11 +357,24 @@ def cautions(prepared: Prepared, seen: set[str]) -> list[str]:
   if privacy is not None:
     texts.append(privacy.caution)
   texts += [_scores_of_two_classes(prepared), _lacking_classes(prepared)]
+  texts.append(_other_devices(prepared))
   texts.append(_groups_of_nothing(prepared))
   texts += _without_effect(prepared) + _other_method(prepared)
   new = [text for text in dict.fromkeys(texts) if text and text not in seen]
   seen.update(new)
   return new
+
+
+def _other_devices(prepared: Prepared) -> str:
+  """Warns of a number of devices that came after JAX had started."""
+  asked, mesh = prepared.options.host_devices, prepared.mesh
+  number = jax.local_device_count() if mesh is not None else 1
+  if asked in (0, number) or sharding.platform(mesh) != "cpu":
+    return ""
+  return (
+    f"`host_devices`={asked}: JAX has already started with {number}; give it to the "
+    "first call, or to fa.start"
+  )
 
 
 def _other_method(prepared: Prepared) -> list[str]:
@@ -907,6 +920,13 @@ def prepare(
   full_model = build_model(model, federation, options)
   spec = _spec(federation, size)
   mode, map_seeds = _maps(method, options, platform, rows, full_model, spec)
+  if mode == "lanes" and sharding.spans_processes(mesh):
+    if not isinstance(options.map_clients, clients.AutomaticMap):
+      raise OptionError(
+        f"`map_clients`={options.map_clients}: not with several processes (allowed: "
+        "auto, sequential, vmap)"
+      )
+    mode = "vmap"
   map_clients = clients.ClientMap(
     mode,
     options.map_clients.number,
@@ -969,11 +989,8 @@ def prepare(
   _check_adapts(method, federation, (*protocols, *(["local"] if deployed else [])))
   if not sharding.is_described(mesh):
     place, checked = device_data.location, algorithm
-    if (
-      isinstance(device_data, WindowedData)
-      and place.IS_FILES
-      and device_data.keeps_tables(algorithm)
-    ):  # what clients keep is in files
+    if isinstance(device_data, WindowedData) and device_data.keeps_tables(algorithm):
+      # What clients keep is in files, or checked when it is made (``HostTables``).
       mapping = KeepingMap(map_clients.mode, map_clients.lanes, ids=np.zeros(1, int))
       checked = methods[-1].build(built, mapping)
     _check_memory(checked, method, built, spec, rows, options, place)

@@ -840,11 +840,15 @@ def machine(prepared: Prepared) -> dict[str, Any]:
     A dictionary that can be written as JSON.
   """
   devices = jax.devices() if prepared.mesh is None else list(prepared.mesh.devices.flat)
+  mode, rows = prepared.plan["map_clients"], {}
+  if mode == "vmap" and prepared.device_data.location.HAS_WINDOWS:
+    rows = {"rows": "in windows"}  # fewer clients are computed at once
   return {
     "devices": len(devices) if prepared.mesh is not None else 1,
     "processes": processes.count(),
     "kind": f"{devices[0].device_kind} ({devices[0].platform})",
-    "map_clients": prepared.plan["map_clients"],
+    "map_clients": mode,
+    **rows,
     "map_seeds": prepared.map_seeds,
     "draw": samplers.draw_of(prepared.participation.sampler),
     # A patch keeps the bits of runs.

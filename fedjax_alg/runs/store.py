@@ -282,15 +282,28 @@ def _check_prepared(
   last = saved.get("resumed_on", [saved["machine"]])[-1]
   machine = json.loads(json.dumps(result_lib.machine(prepared)))
   differ = [
-    f"{name} {last.get(name)}, here {value}"
-    for name, value in machine.items()
-    if last.get(name) != value
+    f"{name} {last.get(name)}, here {machine.get(name)}"
+    for name in _differences(last, machine)
   ]
   if differ and not other_devices:
     raise RunFolderError(
       f"`out_dir`={folder}: was run with {'; '.join(differ)}, so the last bits may "
       "differ; `allow_other_devices` goes on anyway"
     )
+
+
+def _differences(last: Facts, machine: Facts) -> list[str]:
+  """The names of what differs between two machines (``result.machine``).
+
+  Args:
+    last: the first one, with the round up to which it was used if it was not the first.
+    machine: the other one.
+  """
+  return [
+    name
+    for name in {**machine, **last}
+    if name != "round" and last.get(name) != machine.get(name)
+  ]
 
 
 def check_finished(plan: Plan, folders: Sequence[pathlib.Path]) -> None:
@@ -564,7 +577,7 @@ class FolderWriter:
     """Keeps in config.json where the rounds so far were run."""
     on, current = saved.get("resumed_on", []), self._facts["machine"]
     last = on[-1] if on else saved["machine"]
-    if any(last.get(name) != value for name, value in current.items()):
+    if _differences(last, current):
       on = [*on, {"round": self.checkpoint_round, **current}]
     self._facts["machine"] = saved["machine"]
     if on:

@@ -2,8 +2,9 @@
 
 Numeric hyper-parameters that decide neither shapes nor structure are inputs of
 a compiled program, so all their values share one program. Every value of any
-other option needs another program. A setting of a sweep gives the same bits as
-a single run with that setting. A setting that ends early (``stop_at``,
+other option needs another program. With ``map_seeds`` sequential, the default of a
+CPU, a setting of a sweep gives the same bits as a single run; with vmap the last bits
+may differ. A setting that ends early (``stop_at``,
 ``patience``) ends in the round of its single run; its program goes on until all
 of its settings have ended.
 """

@@ -181,7 +181,7 @@ def federate_many(kinds, x, y):
   return fa.federate(examples, kinds=kinds)
 
 
-OWN = """
+CODE = """
 import jax
 import numpy as np
 
@@ -228,7 +228,7 @@ number = 3
 @pytest.fixture(name="file")
 def fixture_file(tmp_path):
   path = tmp_path / "mine.py"
-  path.write_text(OWN, "utf-8")
+  path.write_text(CODE, "utf-8")
   return path
 
 

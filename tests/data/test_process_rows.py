@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg.data.allocate import MOST_ROWS, offsets
 from fedjax_alg.data.process_rows import Process, cut, set_process
 
 
@@ -79,3 +80,14 @@ def test_a_process_lays_out_its_own_rows(halves):
 def test_a_federation_of_other_processes_is_refused(halves):
   with pytest.raises(fa.OptionError, match="made for 2 processes"):
     fa.run("fedavg", halves[0], rounds=1, cohort_size=2, evaluate="global")
+
+
+def test_more_rows_than_offsets_count_are_refused():
+  """They would wrap, and a client read the rows of another one."""
+  many = np.array([2**30, 2**30])
+  with pytest.raises(fa.DataError, match="dataset"):
+    offsets(many)
+  with pytest.raises(fa.DataError, match="dataset.*processes"):
+    cut(Process(0, 2), np.array([0, 2**30]), many, 1)
+  last = offsets(np.array([2**30, MOST_ROWS - 2**30, 0]))
+  np.testing.assert_array_equal(last, [0, 2**30, MOST_ROWS])

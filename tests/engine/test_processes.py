@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -85,6 +86,25 @@ def test_a_process_alone_leads_and_agrees_with_itself():
   assert not processes.is_loss(ValueError("Gloo all-reduce failed"))
   processes.meet("alone")
   processes.finish()
+
+
+def test_errors_of_a_user_are_no_loss(monkeypatch):
+  """Else a job with a wrong path is queued again for ever."""
+  monkeypatch.setattr(processes, "count", lambda: 2)
+  for error in (
+    fa.DataError("`dataset`=/data/heartbeat.npz: no such file"),
+    ValueError("column peer_id"),
+    RuntimeError("UNAVAILABLE: the sensor"),
+    OSError("Gloo all-reduce failed"),
+  ):
+    assert not processes.is_loss(error), error
+  for error in (
+    jax.errors.JaxRuntimeError("UNAVAILABLE: failed to connect"),
+    jax.errors.JaxRuntimeError("INTERNAL: the task missed its heartbeat"),
+    ValueError("UNKNOWN: Gloo all-reduce failed: connection closed by peer"),
+    RuntimeError("Gloo all-reduce failed"),
+  ):
+    assert processes.is_loss(error), error
 
 
 def start_two(out, *words):

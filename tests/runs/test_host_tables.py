@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import split
+from fedjax_alg import memory, split
 from fedjax_alg.engine import checkpoint, row_file
-from fedjax_alg.errors import RowsOnHostError
+from fedjax_alg.errors import OptionError, RowsOnHostError
 from fedjax_alg.runs import host_tables
 from fedjax_alg.runs.host_tables import HostTables, copy_rows
 from fedjax_alg.split import HeldRows
@@ -98,3 +98,16 @@ def test_a_copy_does_not_change_with_the_run():
   np.testing.assert_array_equal(copy["table"], array_states()["table"][1:])
   (rows,) = copy["table"].versions
   assert not rows.is_live and row_file.tables_of(copy)
+
+
+def test_states_that_fit_nowhere_but_in_a_folder_are_refused(tmp_path, monkeypatch):
+  monkeypatch.setattr(memory, "host", lambda: memory.Limit(100, "we have"))
+  new, all_states = tables(), states()
+
+  def start(ids):
+    return tables().hold(all_states, ids[ids < CLIENTS], len(ids))
+
+  with pytest.raises(OptionError, match="out_dir"):
+    new.make(start, 4)
+  new.folders = [tmp_path]
+  new.make(start, 4)

@@ -136,13 +136,17 @@ def test_run_has_the_defaults_of_a_plan():
 
 
 @pytest.mark.program
-def test_the_cores_become_devices_before_anything_starts_jax():
-  """Else a run of a fresh process has one core, whatever it asks for."""
+@pytest.mark.parametrize(
+  "call, options", [("", "host_devices=3"), ("fa.start(3)", "seeds=1")]
+)
+def test_the_cores_become_devices_before_anything_starts_jax(call, options):
+  """Else a run of a fresh process has other cores than it asks for."""
   code = (
     "import fedjax_alg as fa, jax\n"
     "from fedjax_alg.runs.plan import from_keywords\n"
+    f"{call}\n"
     "fed = fa.federate('digits', num_clients=10)\n"
-    "from_keywords('fedavg', fed, host_devices=3)\n"
+    f"from_keywords('fedavg', fed, {options})\n"
     "print(len(jax.devices()))"
   )
   process = subprocess.run(

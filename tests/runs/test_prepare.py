@@ -57,6 +57,22 @@ def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
   assert plain.device_data.data.train.validation is None
 
 
+def test_a_number_of_devices_that_comes_too_late_is_told():
+  """Else a run has another number of cores than it asks for, without a word."""
+  mesh = make().mesh
+  number = 1 if mesh is None else mesh.devices.size
+  (text,) = prepare.cautions(make(f"--host_devices={number + 1}"), set())
+  assert text.startswith(f"`host_devices`={number + 1}: ") and f"with {number};" in text
+  assert not prepare.cautions(make(f"--host_devices={number}"), set())
+
+
+def test_several_processes_have_no_lanes(monkeypatch):
+  """Those that were asked for would be computed in another way, without a word."""
+  monkeypatch.setattr(sharding, "spans_processes", lambda mesh: True)
+  with expect_refusal("map_clients=lanes:4.*processes"):
+    make("--map_clients=lanes:4")
+
+
 def test_too_many_clients_of_the_users_data(tmp_path):
   clients = np.repeat(np.arange(4), 10)
   x = np.random.default_rng(0).random((40, 3)).astype(np.float32)

@@ -173,7 +173,7 @@ def test_what_is_no_image_or_layer_is_refused(weights, network, x):
     features.compute_features(network, x)
 
 
-OWN = """
+CODE = """
 import numpy as np
 
 calls = []
@@ -201,7 +201,7 @@ infinite = lambda x: np.full((len(x), 2), np.inf)
 @pytest.fixture
 def own_file(tmp_path):
   path = tmp_path / "mine.py"
-  path.write_text(OWN)
+  path.write_text(CODE)
   return path
 
 
@@ -221,7 +221,7 @@ def test_a_users_function_is_called_for_new_examples_only(weights, own_file):
   assert (result.predict(x[:9]) == y[:9]).mean() == pytest.approx(expected)
   rows = features.compute_own_features(OwnFeatures(text), x[:3])
   np.testing.assert_allclose(rows, x[:3].reshape(3, 16)[:, :5] / 127.5, rtol=1e-6)
-  own_file.write_text(OWN.replace("2.0", "3.0"))
+  own_file.write_text(CODE.replace("2.0", "3.0"))
   with pytest.raises(fa.OptionError, match="features=.*mine.py has changed"):
     result.predict(x[:9])
 

@@ -48,7 +48,7 @@ WITHOUT = (
   "fedbn",
 )
 #: Options of a method that is otherwise as it is: a probability of 1 is not tuned.
-OWN = {"scaffnew": dict(communication=0.5)}
+OPTIONS = {"scaffnew": dict(communication=0.5)}
 #: Settings beside those of every algorithm alone: what other code they reach.
 #: The first step of adagrad is almost the sign of the gradient: the smaller
 #: eps, the nearer to a jump, and a difference must not step over one.
@@ -218,7 +218,7 @@ def check_by_differences(fed, name, options):
   ],
 )
 def test_derivatives_are_those_of_differences(fed, name):
-  check_by_differences(fed, name, OWN.get(name, {}))
+  check_by_differences(fed, name, OPTIONS.get(name, {}))
 
 
 @pytest.mark.slow
