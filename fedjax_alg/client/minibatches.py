@@ -463,7 +463,9 @@ def fold_steps(
   bits = shuffle_bits(key)
   # The rows of many steps are drawn at once: the shuffle then costs next to
   # nothing compared with the steps.
-  chunk = shard.steps_per_draw or CHUNK_STEPS
+  chunk = shard.steps_per_draw
+  if not isinstance(chunk, int):  # an array, once ``jax.jit`` has had the shard
+    chunk = CHUNK_STEPS
   chunk = min(work.local_steps or chunk, chunk)
 
   def run_chunk(c: Array, carry: PyTree) -> PyTree:

@@ -44,6 +44,9 @@ _OF_BUCKETS = (
   "s3fs",
 )
 
+#: A lock is waited for so long, because ``living_holder`` has it for an instant.
+_PATIENCE_S = 0.2
+
 #: Content of the file, or a beginning of it.
 _HOLDER = re.compile(rb"\d+(\s+\S*\s*)?")
 
@@ -90,7 +93,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
     folder: the folder of a run.
 
   Raises:
-    HeldError: another process holds it; this one does not wait.
+    HeldError: another process holds it; this one does not wait for its end.
     LockError: a file of that name is of something else, the folder cannot be made
       or written, or it is in a bucket of an object store.
   """
@@ -112,7 +115,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
     why = "" if path.is_symlink() else files.obstacle(path, _is_lock)
     if why:
       raise LockError(f"{folder}: {NAME} {why}, and would be emptied; remove it")
-    lock.acquire(blocking=False)
+    lock.acquire(timeout=_PATIENCE_S, poll_interval=_PATIENCE_S / 10)
   except filelock.Timeout:
     advice = (
       f" (if that process has died, remove {path})" if _is_soft(lock, path) else ""
@@ -143,9 +146,9 @@ def living_holder(folder: pathlib.Path) -> str:
     Its host, number and start; "" if nobody does.
   """
   path = folder / NAME
-  locked = _is_locked(path)
-  if locked is not None:
-    return _holder(path) if locked else ""
+  code = _ask(path)
+  if code in (0, errno.EWOULDBLOCK):
+    return _holder(path) if code else ""
   try:
     pid, host = path.read_text("utf-8").split()[:2]
     if host == socket.gethostname():
@@ -227,31 +230,24 @@ def _holder(path: pathlib.Path) -> str:
   return f"{host}, process {pid}, since {time.strftime('%Y-%m-%d %H:%M:%S', since)}"
 
 
-def _is_locked(path: pathlib.Path) -> bool | None:
-  """Whether a process has the kernel's lock of a file; None: it does not say."""
+def _ask(path: pathlib.Path) -> int | None:
+  """The error number of asking the kernel for a file's lock, for an instant.
+
+  Returns:
+    0 if no process has the lock; None if this system has none.
+  """
   try:
     import fcntl  # not on every system
 
     with files.open_regular(path) as file:
       fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  except (ImportError, OSError):
+  except ImportError:
     return None
-  return False
+  except OSError as error:
+    return error.errno
+  return 0
 
 
 def _is_soft(lock: filelock.BaseFileLock, path: pathlib.Path) -> bool:
   """Whether the file itself is the lock, since the kernel has none there."""
-  if isinstance(lock, filelock.SoftFileLock):
-    return True
-  try:
-    import fcntl  # not on every system
-
-    with open(path, "rb") as file:
-      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except ImportError:
-    return False
-  except OSError as error:
-    return error.errno == errno.ENOSYS
-  return False
+  return isinstance(lock, filelock.SoftFileLock) or _ask(path) == errno.ENOSYS

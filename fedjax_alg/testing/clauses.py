@@ -416,12 +416,13 @@ def _seeds(bench: Bench, age: int) -> None:
 
   other_keys = bench.keys._replace(work=jax.random.split(jax.random.key(99), 2))
   changed = differ(bench.state(1), bench.round(0, keys=other_keys)[0])
-  if not changed and issubclass(bench.entry.hparams, LocalWork):
+  clients_draw = issubclass(bench.entry.hparams, LocalWork)
+  if clients_draw and not changed:
     raise Violation(
       "another key of a round changes nothing of the state, although mini-batches are "
       "drawn; take keys from the key of the round"
     )
-  if _draw_alike(bench, other_keys):
+  if clients_draw and _draw_alike(bench, other_keys):
     raise Violation(
       "clients with the same examples draw the same; take keys from client_keys(key, "
       "cohort.ids)"
@@ -493,11 +494,15 @@ def _newcomers(bench: Bench, age: int) -> None:
   del age
   state, key = bench.state(3), jax.random.key(5)
   count = bench.spec.num_clients
-  order = np.arange(count)
-  order[[0, -1]] = order[[-1, 0]]
+
+  def swap(leaf: Any) -> Any:
+    order = np.arange(leaf.shape[0])  # a table may have rows of nobody in the end
+    order[[0, count - 1]] = order[[count - 1, 0]]
+    return leaf[order]
+
   leaves, structure = jax.tree.flatten(state)
   swapped = [
-    leaf[order] if is_table else leaf
+    swap(leaf) if is_table else leaf
     for leaf, is_table in zip(leaves, bench.tables, strict=True)
   ]
   models = [
@@ -512,14 +517,22 @@ def _newcomers(bench: Bench, age: int) -> None:
 
 
 def _idle(bench: Bench, age: int) -> None:
-  """Models stay in a round without participants."""
+  """Models stay in a round without participants; counters may go on."""
   del age
+
+  def is_counter(leaf: Any) -> bool:
+    return leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
+
   algorithm, state, key = bench.algorithm, bench.state(3), jax.random.key(5)
   if algorithm.idle is None:
     return
   count, slots = bench.spec.num_clients, bench.spec.cohort_size
   nobody = layout.take_cohort(bench.problem.data, jnp.full(slots, count, jnp.int32))
-  after = quick_jit(algorithm.idle)(state, nobody)
+  after = jax.tree.map(
+    lambda new, old: old if is_counter(old) else new,
+    quick_jit(algorithm.idle)(state, nobody),
+    state,
+  )
   fields = list_differences(
     "client_params", bench.deploy_all(after, key)[0], bench.deploy_all(state, key)[0]
   )

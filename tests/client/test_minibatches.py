@@ -21,6 +21,7 @@ from fedjax_alg.base import Shard
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
+from fedjax_alg.engine.clients import ClientMap
 from tests import problems
 
 LARGEST = 2000
@@ -244,6 +245,28 @@ def test_local_steps_are_those_of_parts():
 
   whole, parts = train(0), train(3)
   chex.assert_trees_all_close(parts, whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.program
+def test_a_client_may_be_a_program_of_its_own():
+  """In a shard is for how many steps rows are drawn, which ``jit`` hides."""
+  problem = problems.of_sizes((8,))
+  start, work = problems.some_params(problem.model), LocalWork(batch_size=5)
+  key = jax.random.key(1)
+
+  def train(shard):
+    return sgd(problem.model, start, shard, work, 0.1, key)
+
+  offset, size = jnp.zeros(1, jnp.int32), jnp.full(1, 8, jnp.int32)
+  shards = Shard(problem.data.x, problem.data.y, offset, size)
+  for mode in ("sequential", "lanes"):
+    run = ClientMap(mode)
+    results = [
+      jax.jit(lambda of=of, run=run: run(lambda _, shard: of(shard), (), shards))()
+      for of in (train, jax.jit(train), jax.checkpoint(train))
+    ]
+    for result in results[1:]:
+      chex.assert_trees_all_equal(result, results[0])
 
 
 def test_steps_of_another_number_have_the_same_parts():

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -82,6 +83,18 @@ def test_who_holds_it_and_what_is_left(tmp_path, monkeypatch, kernel):
         (folder / name).touch()
     assert [path.name for path in tmp_path.rglob("*.*")] == remains
     assert folder.exists() == bool(remains)
+
+
+def test_a_look_at_the_lock_does_not_stop_a_run(tmp_path):
+  """``status`` asks for the lock; a run that starts then is held by nobody."""
+  path = tmp_path / lock.NAME
+  path.touch()
+  with open(path, "rb") as file:
+    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    look = threading.Timer(0.05, fcntl.flock, (file.fileno(), fcntl.LOCK_UN))
+    look.start()
+    with lock.hold(tmp_path):
+      look.join()
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")

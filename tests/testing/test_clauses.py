@@ -28,6 +28,7 @@ from fedjax_alg.client.sgd import sgd
 from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import HParams as AnyHParams
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import expected
 from fedjax_alg.testing import clauses
@@ -59,6 +60,8 @@ class State(NamedTuple):
   params: object
   turns: object
   visits: object  # [C]
+  number: object  # of rounds
+  spare: object  # [C + 1], a table with a row of nobody
 
 
 def flawed(model, hparams: HParams, *, map_clients):
@@ -70,7 +73,13 @@ def flawed(model, hparams: HParams, *, map_clients):
 
   def init(params, spec, key):
     del key
-    return State(params, jnp.float32(0), jnp.zeros(spec.num_clients))
+    return State(
+      params,
+      jnp.float32(0),
+      jnp.zeros(spec.num_clients),
+      jnp.int32(0),
+      jnp.arange(spec.num_clients + 1.0),
+    )
 
   def round_(state, cohort, key):
     slots = cohort.ids.shape[0]
@@ -112,7 +121,8 @@ def flawed(model, hparams: HParams, *, map_clients):
     work = Work(jnp.where(has(WORK_OF_OTHERS), mean, flops), steps)
     server = {"train_loss": trees.slot_mean(cohort.weight, loss)}
     visits = state.visits.at[cohort.ids].add(1.0, mode="drop")
-    return State(params, turns, visits), RoundAux({"loss": loss}, server, cost, work)
+    new = State(params, turns, visits, state.number + 1, state.spare)
+    return new, RoundAux({"loss": loss}, server, cost, work)
 
   return Algorithm(
     init, no_setup, round_, shared_client_params(global_params), global_params
@@ -234,6 +244,29 @@ def test_a_function_besides_the_round_is_told_what_it_breaks(
   assert sentence.startswith(f"{clause}: ") and name in sentence
 
 
+def test_functions_that_are_right_break_nothing(flawless):
+  """A row of nobody is no last client's, and what a client deploys may fall in time."""
+  bench = with_flaw(flawless, NONE)
+  bench.algorithm = bench.algorithm._replace(
+    client_params=lambda state, i, *_: jax.tree.map(
+      lambda leaf: leaf + state.spare[i] / (1.0 + state.number.astype(jnp.float32)),
+      state.params,
+    ),
+    idle=lambda state, cohort: state._replace(number=state.number + 1),
+  )
+  bench.traced = lambda numbers: bench.algorithm
+  bench.__dict__.pop("deploy_all", None)
+  violations = [promise.violation(bench) for promise in PROMISES_OF_FUNCTIONS]
+  assert not any(violations), violations
+
+
+def test_a_server_alone_may_draw(flawless):
+  """Then equal clients do the same, whoever takes part."""
+  bench = with_flaw(flawless, ONE_KEY)
+  bench.entry = ENTRY._replace(hparams=AnyHParams)
+  clauses._seeds(bench, 0)
+
+
 def test_a_mean_that_counts_empty_slots_is_noticed(flawless):
   """Their updates are zero, so nothing but their number tells."""
   bench = with_flaw(flawless, MEAN_OF_ALL_SLOTS)
@@ -285,9 +318,7 @@ def after(change):
       "its revise returns one array, must return a state like the one that it gets",
     ),
     (
-      other(
-        init=lambda algorithm: lambda params, *_: State(params, 0.0, jnp.zeros(12))
-      ),
+      other(init=lambda algorithm: lambda params, *_: State(params, 0.0, (), (), ())),
       "its init returns a weak type at .turns; give every array its dtype",
     ),
     (
