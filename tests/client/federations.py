@@ -20,7 +20,7 @@ def federation(sizes=SIZES, shift=0.0):
 
 
 def play(algorithm, fed, run=shared_programs.outcome, **options):
-  """All clients and full batches, on one device; a whole run with ``fa.run``."""
+  """All clients and full batches; a whole run with ``fa.run``."""
   return run(
     algorithm,
     fed,
@@ -28,7 +28,6 @@ def play(algorithm, fed, run=shared_programs.outcome, **options):
       **dict(
         rounds=ROUNDS,
         eval_every=ROUNDS,
-        host_devices=1,
         evaluate="local",
         cohort_size=fed.num_clients,
         batch_size=0,
