@@ -27,6 +27,8 @@ TEXTS = {
   "personal_ridge": ("7",),
   "outputs": ("log_odds",),  # with classes auto means scores
 }
+#: Examples of alternatives that act later than in three rounds, and sooner ones.
+SOONER = {"step:0.1,50": "step:0.1,1"}
 
 
 def fields_of(name):
@@ -40,7 +42,8 @@ def others(field, value):
     return TEXTS[field.name]
   if parts_of(field.type):
     examples = (
-      read_part(field.name, part.EXAMPLE, field.type) for part in parts_of(field.type)
+      read_part(field.name, SOONER.get(part.EXAMPLE, part.EXAMPLE), field.type)
+      for part in parts_of(field.type)
     )
     return tuple(example for example in examples if example != value)
   if meta.get("choices"):
