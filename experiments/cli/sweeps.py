@@ -313,7 +313,7 @@ class _Runner:
     self.elsewhere: list[tuple[Config, HeldError]] = []
     self._groups, self._validated, self._names = groups, validated, names
     self._pictures = pictures
-    self._finished = finished  # a finished run for each options of the data
+    self._finished = finished  # options of the data -> a finished run that has them
     self._printed: set[str] = set()  # warnings
     self._left = TimeLeft()
     #: folders of settings -> their programs, which were compiled ahead

@@ -88,9 +88,9 @@ def start(host_devices: int = 0) -> None:
   least = "jax_persistent_cache_min_compile_time_secs"
   if least.upper() not in os.environ and getattr(jax.config, least) == 1.0:
     jax.config.update(least, 0.1)  # 1.0 is JAX's default
-  chosen = getattr(jax.config, "jax_num_cpu_devices")  # -1 by default
+  earlier_number = getattr(jax.config, "jax_num_cpu_devices")  # -1 by default
   try:
-    use_host_cores(host_devices or max(chosen, 0) or None)
+    use_host_cores(host_devices or max(earlier_number, 0) or None)
   except RuntimeError:
     pass
 

@@ -146,7 +146,7 @@ def living_holder(folder: pathlib.Path) -> str:
     Its host, number and start; "" if nobody does.
   """
   path = folder / NAME
-  code = _ask(path)
+  code = _try_lock(path)
   if code in (0, errno.EWOULDBLOCK):
     return _holder(path) if code else ""
   try:
@@ -230,11 +230,11 @@ def _holder(path: pathlib.Path) -> str:
   return f"{host}, process {pid}, since {time.strftime('%Y-%m-%d %H:%M:%S', since)}"
 
 
-def _ask(path: pathlib.Path) -> int | None:
-  """The error number of asking the kernel for a file's lock, for an instant.
+def _try_lock(path: pathlib.Path) -> int | None:
+  """Asks the kernel for the lock of a file, and gives it back at once.
 
   Returns:
-    0 if no process has the lock; None if this system has none.
+    0 if no process has the lock, else the error number; None if this system has none.
   """
   try:
     import fcntl  # not on every system
@@ -250,4 +250,4 @@ def _ask(path: pathlib.Path) -> int | None:
 
 def _is_soft(lock: filelock.BaseFileLock, path: pathlib.Path) -> bool:
   """Whether the file itself is the lock, since the kernel has none there."""
-  return isinstance(lock, filelock.SoftFileLock) or _ask(path) == errno.ENOSYS
+  return isinstance(lock, filelock.SoftFileLock) or _try_lock(path) == errno.ENOSYS

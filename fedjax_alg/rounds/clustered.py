@@ -944,7 +944,7 @@ def _cost(
   size = num_params(before.models) // method.num_models
   in_one = isinstance(extra.exchanges, int) and not extra.exchanges
   if in_one and isinstance(extra.evaluations, int) and extra.evaluations > 1:
-    # The server does not know yet of which group: what it keeps for each is sent.
+    # A client chooses its group itself, so it is sent what the server keeps for each.
     assert not callable(method.client.extra_down)  # without `compress_down`
     down += int(method.client.extra_down * size) * (extra.evaluations - 1)
   if method.client.mean_row:  # who changes its group takes its row along

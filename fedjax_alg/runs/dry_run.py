@@ -274,8 +274,8 @@ def _without_examples(fn: Callable[..., Any]) -> Callable[..., Any]:
     is_example = np.array([id(leaf) in examples for leaf in leaves])
     outputs = [leaf.aval for leaf in closed.jaxpr.outvars]
     depends = [
-      bool((is_example & partial_eval.dce_jaxpr(closed.jaxpr, one)[1]).any())
-      for one in np.eye(len(outputs), dtype=bool).tolist()
+      bool((is_example & partial_eval.dce_jaxpr(closed.jaxpr, single_output)[1]).any())
+      for single_output in np.eye(len(outputs), dtype=bool).tolist()
     ]
     program, reads = partial_eval.dce_jaxpr(closed.jaxpr, np.invert(depends).tolist())
     compute = jaxpr_as_fun(ClosedJaxpr(program, closed.consts))

@@ -73,7 +73,7 @@ def folder_of(root: pathlib.Path, plan: Plan) -> pathlib.Path:
 
 
 def folder_name(text: str) -> str:
-  """Names the folder of a setting or method after a text, another for each text.
+  """Names the folder of a setting or method; different texts give different names.
 
   Args:
     text: one line.

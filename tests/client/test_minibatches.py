@@ -249,7 +249,7 @@ def test_local_steps_are_those_of_parts():
 
 @pytest.mark.program
 def test_a_client_may_be_a_program_of_its_own():
-  """In a shard is for how many steps rows are drawn, which ``jit`` hides."""
+  """Under ``jit``, ``Shard.steps_per_draw`` is an array and no int."""
   problem = problems.of_sizes((8,))
   start, work = problems.some_params(problem.model), LocalWork(batch_size=5)
   key = jax.random.key(1)

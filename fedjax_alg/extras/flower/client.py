@@ -69,11 +69,11 @@ class Client:
     """Refuses examples and labels that the model would train on without a word."""
     dtype: Any = federation.example_dtype
     classes = federation.num_classes
-    whole = y.ndim == 1 and y.dtype.kind in "iub"
-    if not whole or not 0 <= int(y.min()) <= int(y.max()) < classes:
+    is_whole = y.ndim == 1 and y.dtype.kind in "iub"
+    if not is_whole or not 0 <= int(y.min()) <= int(y.max()) < classes:
       raise OptionError(
         f"`shard`({client}): labels of shape {y.shape} and type {y.dtype}"
-        + (f", from {y.min()} to {y.max()}" if whole else "")
+        + (f", from {y.min()} to {y.max()}" if is_whole else "")
         + f", must be whole numbers in [0, {classes})"
       )
     if x.dtype.kind != np.dtype(dtype).kind or not np.isfinite(x).all():
