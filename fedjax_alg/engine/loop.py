@@ -28,7 +28,7 @@ from fedjax_alg.base import (
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
-from fedjax_alg.engine.round import ROWS, Participation, has_rows, run_with_ids
+from fedjax_alg.engine.round import ROWS, Participation, has_rows, sample_and_run
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
 from fedjax_alg.typing import PyTree
@@ -316,7 +316,7 @@ def make_run_rounds(
 
   def one_seed(data, start, count, state, keys, numbers):
     run_one = functools.partial(
-      run_with_ids, with_frozen(build, data)(numbers), data, participation, keys
+      sample_and_run, with_frozen(build, data)(numbers), data, participation, keys
     )
     cohort_size = participation.cohort_size
 

@@ -112,20 +112,8 @@ def sample_and_run(
   keys: RunKeys,
   number: Array,
   state: State,
-) -> tuple[State, RoundAux]:
-  """The new state and the report of ``run_with_ids``, whose arguments it has."""
-  return run_with_ids(algorithm, data, participation, keys, number, state)[:2]
-
-
-def run_with_ids(
-  algorithm: Algorithm[State],
-  data: ClientData,
-  participation: Participation,
-  keys: RunKeys,
-  number: Array,
-  state: State,
 ) -> tuple[State, RoundAux, Array]:
-  """Runs one round.
+  """Draws the participants of a round and runs it.
 
   The random numbers depend only on the seed and on the number of the round. If
   ``data`` has simulated machines and the algorithm counts its work,

@@ -332,7 +332,7 @@ def _trace_reading(
     keys, numbers = jax.tree.map(lambda leaf: leaf[0], of_seeds)
     algorithm = loop.with_frozen(build, data)(numbers)
     before = [index if count else leaf for count, leaf in zip(counts, leaves)]
-    new, aux = sample_and_run(
+    new, aux, _ = sample_and_run(
       algorithm,
       data,
       p.participation,

@@ -181,7 +181,7 @@ class _RoundsInWindows:
       build = loop.with_frozen(p.method.builder(p.model, mapping), data.train)
       if step is not None:
         state = state._replace(round=step)
-      state, aux = sample_and_run(
+      state, aux, _ = sample_and_run(
         build(numbers), data.train, p.participation, keys, number, state
       )
       if step is not None:

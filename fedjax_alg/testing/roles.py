@@ -178,7 +178,9 @@ def _trace(
   def both(data: Any) -> Any:
     states = loop.initial_states(build, problem.model, spec, data, seeds, {})
     state = jax.tree.map(lambda leaf: leaf[0], states)
-    after, _ = sample_and_run(algorithm, data, participation, keys, jnp.int32(0), state)
+    after, _, _ = sample_and_run(
+      algorithm, data, participation, keys, jnp.int32(0), state
+    )
     return state, after
 
   return algorithm, *jax.eval_shape(both, problem.data)

@@ -179,7 +179,7 @@ def program(method, problem, map_clients, rounds=1, ids=(0,)):
     before = state = algorithm.setup(state, layout.everyone(data), keys.start)
     reports = []
     for number in range(rounds):
-      state, aux = sample_and_run(
+      state, aux, _ = sample_and_run(
         algorithm, data, Participation(size), keys, jnp.int32(number), state
       )
       reports.append(aux)

@@ -118,7 +118,7 @@ def player(problem, data, name, **settings):
       KEYS,
       jnp.int32(2),
       state,
-    )
+    )[:2]
 
   return jax.device_get(state), lambda ids=None, **numbers: jax.device_get(
     play(numbers or None, ids)
@@ -244,7 +244,7 @@ def test_a_part_is_so_many_epochs(problem, data):
   before, play = player(problem, data, "fednova", local_epochs=1)
   plain, report = play(ids=draw_ids(data))
   options = Late(stragglers=1.0, most=1e-6, keep=True)  # rounded up
-  state, aux = jax.device_get(
+  state, aux, _ = jax.device_get(
     problems.quick_jit(
       lambda state: sample_and_run(
         algorithm, data, Participation(8, late=options), KEYS, jnp.int32(2), state

@@ -114,7 +114,7 @@ def test_a_round_without_participants_reports_the_members_that_stay(problem):
   def nobody(data, cohort_size, key, number):
     return jnp.full(cohort_size, data.size.shape[0])
 
-  state, aux = jax.jit(
+  state, aux, _ = jax.jit(
     lambda state: sample_and_run(
       algorithm, problem.data, Participation(3, nobody), run_keys(0), 0, state
     )
