@@ -1,11 +1,16 @@
 """Every option of every method changes the run, or is refused where it cannot.
 
-It is a study of an hour: ``pytest -m slow tests/contract/test_effect.py``.
+It is a study of an hour: ``pytest -m slow tests/contract/test_effect.py``. Alone, and
+beside a number that is 0, an option must change the models of a run. Beside every
+word of another option it must change the program; of 25,000 such programs a hundred
+times as many seconds would be needed to run each.
 """
 
+import functools
 import hashlib
 
 import jax
+from jax.interpreters import partial_eval
 import numpy as np
 import pytest
 
@@ -84,6 +89,8 @@ HIDDEN = {
   for name in ("fedacnnl", "pfedacnnl")
   for option in ("code", "normalize")
 }
+#: (switch, option) whose values mean the same with any word of the switch.
+SAME = {("private", "client_weights")}  # what is private weighs clients equally
 #: With one of them there is nothing to group, and what says how is harmless.
 COUNTS = ("max_groups", "num_groups", "num_models")
 #: Thresholds that decide only where a number lies between two values.
@@ -108,6 +115,18 @@ def settings(name, values):
   return methods.with_keywords(methods.method_of(name), values)
 
 
+def played(method, problem, rounds):
+  """(values) -> the costs of rounds, and the models after them, nothing else."""
+  play = test_traced.program(method, problem, clients.ClientMap(), rounds, (0, 1, 12))
+
+  def run(values):
+    before, after, reports, *outputs = play(values)
+    del before, after
+    return [[aux.cost for aux in reports], *outputs]
+
+  return run
+
+
 class Runs:
   """Three rounds of a method on the problem, compiled once a structure."""
 
@@ -122,22 +141,42 @@ class Runs:
       if len(self._made) > 40:  # compiled programs are many maps of memory
         self._made.clear()
         jax.clear_caches()
-      self._made[structure] = problems.quick_jit(self._program(method))
+      self._made[structure] = problems.quick_jit(played(method, self.problem, 3))
     result = self._made[structure](test_traced.arguments(method))
     return hashlib.sha256(
       b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(result))
     ).hexdigest()
 
-  def _program(self, method):
-    """Nobody asks for what is not of the models or the costs."""
-    play = test_traced.program(method, self.problem, clients.ClientMap(), 3, (0, 1, 12))
 
-    def run(values):
-      before, after, reports, *outputs = play(values)
-      del before, after
-      return [[aux.cost for aux in reports], *outputs]
+class Programs:
+  """Two rounds of a method on the problem, without what no model or cost reads."""
 
-    return run
+  def __init__(self, name, problem):
+    self.name, self.problem, self._made = name, problem, {}
+
+  def __call__(self, values):
+    """The program, and the constants and options that it reads."""
+    method = settings(self.name, values).resolved()
+    structure, numbers = method.structure(), test_traced.arguments(method)
+    if structure not in self._made:
+      self._made[structure] = self._program(method, numbers)
+    text, read = self._made[structure]
+    return text, tuple((k, v.item()) for k, v in numbers.items() if k in read)
+
+  def _program(self, method, numbers):
+    """A hash of it, and the names of the numbers that it reads."""
+    closed = jax.make_jaxpr(played(method, self.problem, 2))(numbers)
+    outputs = [True] * len(closed.jaxpr.outvars)
+    needed, used = partial_eval.dce_jaxpr(closed.jaxpr, outputs)
+    variables = {id(v) for equation in needed.eqns for v in equation.invars}
+    pieces = [str(needed).encode()]
+    for variable, constant in zip(closed.jaxpr.constvars, closed.consts):
+      if id(variable) in variables:
+        if jax.dtypes.issubdtype(constant.dtype, jax.dtypes.prng_key):
+          constant = jax.random.key_data(constant)
+        pieces.append(np.asarray(constant).tobytes())
+    read = {name for name, is_used in zip(sorted(numbers), used) if is_used}
+    return hashlib.sha256(b"".join(pieces)).hexdigest(), read
 
 
 def base_of(name, values=()):
@@ -148,21 +187,29 @@ def base_of(name, values=()):
   return merged
 
 
-def without_effect(run, name, context):
-  """(option, value) of those that are taken and change nothing."""
+def without_effect(fingerprint, name, context, options, skipped=()):
+  """(option, value) of those that are taken and change nothing.
+
+  Args:
+    fingerprint: (values) -> what differs between any two settings that differ.
+    name: the method.
+    context: values of other options.
+    options: those that are looked at.
+    skipped: those that are not, as those of ``context`` and ``REPORTED``.
+  """
   fields = fields_of(name)
   try:
     base = base_of(name, context)
-    before = run(base)
+    before = fingerprint(base)
   except OptionError:
     return []
   ineffective, taken = [], settings(name, base).options
-  for option, field in fields.items():
-    if option in context or option in REPORTED or option in DECIDING:
+  for option in options:
+    if option in context or option in REPORTED or option in skipped:
       continue
-    if (name, option) in HIDDEN:
+    if (name, option) in HIDDEN or any((switch, option) in SAME for switch in context):
       continue
-    values = others(field, taken[option])
+    values = others(fields[option], taken[option])
     for value in values[:1] if context else values:
       unchanged = {
         k: v
@@ -170,7 +217,7 @@ def without_effect(run, name, context):
         if not (option == "local_epochs" and k == "local_steps")
       }
       try:
-        if run(unchanged | {option: value}) == before:
+        if fingerprint(unchanged | {option: value}) == before:
           ineffective.append((option, value))
       except OptionError:
         continue
@@ -180,17 +227,66 @@ def without_effect(run, name, context):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_option_changes_the_run(name, problem):
-  """Alone, and beside every value of every other that may switch it off."""
+  """Alone, and beside every number that is 0 and may switch it off."""
   run, fields = Runs(name, problem), fields_of(name)
-  assert not without_effect(run, name, {})
-  base = settings(name, base_of(name)).options
-  for switch, field in fields.items():
-    value = base[switch]
-    if isinstance(value, float):
-      values = (0.0,) if value and is_allowed(field, 0.0) else ()
-    else:
-      values = others(field, value)
-    for off in values:
-      if switch in COUNTS and off == 1:
+  assert not without_effect(run, name, {}, fields, DECIDING)
+  for switch, value in settings(name, base_of(name)).options.items():
+    if isinstance(value, float) and value and is_allowed(fields[switch], 0.0):
+      off = {switch: 0.0}
+      assert not without_effect(run, name, off, fields, DECIDING), off
+
+
+def contexts(name):
+  """(option, value) of those that another option may be ignored beside."""
+  for option, value in settings(name, base_of(name)).options.items():
+    if not isinstance(value, float):
+      for off in others(fields_of(name)[option], value):
+        if not (option in COUNTS and off == 1):
+          yield option, off
+
+
+@functools.cache
+def pairs(name):
+  """(option, value, another option) of what the method takes together."""
+  fields, taken = fields_of(name), set()
+  for switch, off in contexts(name):
+    try:
+      base = base_of(name, {switch: off})
+      options = settings(name, base).resolved().options
+    except OptionError:
+      continue
+    for option in fields:
+      try:
+        for value in others(fields[option], options[option])[:1]:
+          settings(name, base | {option: value}).resolved()
+          taken.add((switch, str(off), option))
+      except OptionError:
         continue
-      assert not without_effect(run, name, {switch: off}), (switch, off)
+  return taken
+
+
+@pytest.fixture(scope="module", name="kinds")
+def fixture_kinds(problem):
+  """Method -> the type of its state, for which its rounds are written."""
+
+  def kind(name):
+    method = settings(name, base_of(name)).resolved()
+    begin, _ = test_traced.beginning(method, problem, clients.ClientMap())
+    return type(jax.eval_shape(lambda: begin({})[1]))
+
+  return {name: kind(name) for name in ALGORITHMS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_option_is_ignored_beside_another(name, problem, kinds):
+  """Beside every value of every other; once for all methods of a kind of state."""
+  seen, programs = set(), Programs(name, problem)
+  for earlier in ALGORITHMS[: ALGORITHMS.index(name)]:
+    if kinds[earlier] is kinds[name]:
+      seen |= pairs(earlier)
+  ignored = {}
+  for switch, off in contexts(name):
+    new = [o for o in fields_of(name) if (switch, str(off), o) not in seen]
+    ignored[switch, str(off)] = without_effect(programs, name, {switch: off}, new)
+  assert not any(ignored.values()), {k: v for k, v in ignored.items() if v}
