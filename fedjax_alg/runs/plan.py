@@ -578,7 +578,7 @@ def from_keywords(
     OptionError, DataError: an argument that cannot be used.
   """
   # First: whatever asks JAX for an array starts it with the devices it has.
-  sharding.start(of_type("host_devices", keywords.get("host_devices", 0), int))
+  sharding.start(keywords.get("host_devices", 0))
   _refuse_tracing(keywords)
   if not isinstance(federation, Federation):
     raise OptionError(f"`federation`: {a_type(federation)}, make one with federate()")
