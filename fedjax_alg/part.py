@@ -94,12 +94,12 @@ class Part(HParams):
       field, value = type(self).__dataclass_fields__[only], getattr(self, only)
       if ":" in self.WORD:
         return str(value)
-      return self.WORD if value == field.default else f"{self.WORD}:{value}"
+      return self.WORD if _is_default(field, value) else f"{self.WORD}:{value}"
     words, in_order = [], True
     for field in _fields(type(self)):
       value = getattr(self, field.name)
       in_order = in_order and not field.kw_only
-      if value == field.default:
+      if _is_default(field, value):
         in_order = in_order and isinstance(value, bool)
       elif value is True:
         words.append(field.name)
@@ -128,6 +128,11 @@ def only_field(kind: type[Part]) -> str:
     return ""
   hint = _hints(kind)[fields[0].name]
   return fields[0].name if hint is str or parts_of(hint) else ""
+
+
+def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
+  """Whether a number is the default; one that is traced is not."""
+  return not isinstance(value, jax.core.Tracer) and value == field.default
 
 
 def _value_text(value: object) -> str:

@@ -387,13 +387,14 @@ def _train_by_table(
   batches = minibatches.batches_per_epoch(shard.size, work.batch_size)
   visited = picks(key, work.local_steps, batches)  # as in ``_places``
   count = jnp.maximum(batches, 1)
+  differentiate = minibatches.in_microbatches(minibatches.EXACT, work.microbatch_size)
 
   def step(k, carry):
     params, estimate, delayed, _, examples_read = carry
     slot = k % count
     rows, mask = fixed_batch(shard, received.client_id, visited[slot], work.batch_size)
     x, y = minibatches.take_rows(shard, rows)
-    loss, fresh = objective.batch_value_and_grad(model, params, x, y, mask)
+    loss, fresh = differentiate.batch(model, params, x, y, mask, None)
     share = mask.sum().astype(jnp.float32) / examples
     params, estimate = _advance(
       params, estimate, trees.index(delayed, slot), fresh, share, client_lr

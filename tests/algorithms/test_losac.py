@@ -8,6 +8,7 @@ import pytest
 from fedjax_alg.algorithms import losac
 from fedjax_alg.algorithms.losac import ClientGradients, GradientTable
 from fedjax_alg.base import Shard
+from fedjax_alg.engine.round import sample_cohort
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import baselines
@@ -118,6 +119,25 @@ def test_rounds_are_the_oracles(problem, settings):
 )
 def test_with_newcomers_the_estimate_is_of_who_is_there(problem, settings):
   check_rounds(problem, *bridge.with_newcomers(problem, "losac", **settings))
+
+
+def test_gradients_of_the_table_are_of_parts_of_a_batch(problem):
+  """`microbatch_size` was ignored: a batch took the memory of all its rows."""
+  seen = set()
+
+  def apply(params, x):
+    seen.add(x.shape[0])
+    return problem.model.apply(params, x)
+
+  spied = problem._replace(model=problem.model._replace(apply=apply))
+  algorithm = bridge.build(spied, "losac", **TABLE, microbatch_size=4)
+  jax.eval_shape(
+    lambda state: algorithm.round(
+      state, sample_cohort(problem.data, 8, jax.random.key(0)), jax.random.key(1)
+    ),
+    bridge.init(problem, algorithm, jax.random.key(2)),
+  )
+  assert seen == {4}
 
 
 def test_fixed_batches_are_a_partition(problem):

@@ -11,6 +11,7 @@ import hashlib
 
 import jax
 from jax.interpreters import partial_eval
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -36,6 +37,13 @@ TEXTS = {
 SOONER = {"step:0.1,50": "step:0.1,1"}
 
 
+@pytest.fixture(scope="module", name="problem")
+def fixture_problem(problem):
+  """With kinds of clients, which one drift variant reads."""
+  kind = jnp.arange(len(problem.clients), dtype=jnp.int32) % 3
+  return problem._replace(data=problem.data._replace(kind=kind))
+
+
 def fields_of(name):
   return registry.get(name).fields
 
@@ -57,7 +65,7 @@ def others(field, value):
     return (not value,)
   if isinstance(value, int):
     least = meta.get("minimum")
-    return (value + 2,) if least in (None, value) else (value + 2, least)
+    return (value + 3,) if least in (None, value) else (value + 3, least)
   if isinstance(value, float):
     return tuple(
       candidate
@@ -82,6 +90,7 @@ REPORTED = {
   "batch_size": "in closed form, of the clock alone",
   "adaptive_batch": "of the clock alone",
   "client_ridge": "cancels, says its help",
+  "store_sums": "kept for clients that leave",
 }
 #: Of hidden layers, which the study's model does not have; a run warns of them.
 HIDDEN = {
@@ -149,7 +158,7 @@ class Runs:
 
 
 class Programs:
-  """Two rounds of a method on the problem, without what no model or cost reads."""
+  """Rounds of a method on the problem, without what no model or cost reads."""
 
   def __init__(self, name, problem):
     self.name, self.problem, self._made = name, problem, {}
@@ -157,6 +166,7 @@ class Programs:
   def __call__(self, values):
     """The program, and the constants and options that it reads."""
     method = settings(self.name, values).resolved()
+    method.builder(self.problem.model, clients.ClientMap())({})  # or it is refused
     structure, numbers = method.structure(), test_traced.arguments(method)
     if structure not in self._made:
       self._made[structure] = self._program(method, numbers)
@@ -165,7 +175,9 @@ class Programs:
 
   def _program(self, method, numbers):
     """A hash of it, and the names of the numbers that it reads."""
-    closed = jax.make_jaxpr(played(method, self.problem, 2))(numbers)
+    entry = method.entry  # layers in closed form have as many rounds as they need
+    needs = entry.rounds(method.hparams, 1) if entry.rounds else 2
+    closed = jax.make_jaxpr(played(method, self.problem, needs))(numbers)
     outputs = [True] * len(closed.jaxpr.outvars)
     needed, used = partial_eval.dce_jaxpr(closed.jaxpr, outputs)
     variables = {id(v) for equation in needed.eqns for v in equation.invars}
@@ -183,12 +195,20 @@ def base_of(name, values=()):
   """Settings of a short run, with those that are given."""
   fields, entry = fields_of(name), registry.get(name)
   merged = {k: v for k, v in test_traced.SMALL.items() if k in fields}
-  merged |= dict(entry.test_hparams) | dict(values)
-  return merged
+  merged |= dict(entry.test_hparams)
+  if "microbatch_size" in fields:  # of one example there are no parts
+    merged["batch_size"] = 5
+  return merged | dict(values)
+
+
+def warning(name, values):
+  """What a run with these options warns of."""
+  method = settings(name, values).resolved()
+  return method.entry.caution(method.hparams, 1)
 
 
 def without_effect(fingerprint, name, context, options, skipped=()):
-  """(option, value) of those that are taken and change nothing.
+  """(option, value) of those that change nothing, neither refused nor warned of.
 
   Args:
     fingerprint: (values) -> what differs between any two settings that differ.
@@ -217,10 +237,11 @@ def without_effect(fingerprint, name, context, options, skipped=()):
         if not (option == "local_epochs" and k == "local_steps")
       }
       try:
-        if fingerprint(unchanged | {option: value}) == before:
-          ineffective.append((option, value))
+        same = fingerprint(unchanged | {option: value}) == before
       except OptionError:
         continue
+      if same and f"`{option}`" not in warning(name, unchanged | {option: value}):
+        ineffective.append((option, value))
   return ineffective
 
 
