@@ -1,9 +1,9 @@
 """Every option of every method changes the run, or is refused where it cannot.
 
-It is a study of an hour: ``pytest -m slow tests/contract/test_effect.py``. Alone, and
+It is a study of hours: ``pytest -m slow tests/contract/test_effect.py``. Alone, and
 beside a number that is 0, an option must change the models of a run. Beside every
-word of another option it must change the program; of 25,000 such programs a hundred
-times as many seconds would be needed to run each.
+word of another option it must change the program, which is traced and not compiled:
+there are 25,000 pairs.
 """
 
 import functools
