@@ -387,7 +387,9 @@ def _train_by_table(
   batches = minibatches.batches_per_epoch(shard.size, work.batch_size)
   visited = picks(key, work.local_steps, batches)  # as in ``_places``
   count = jnp.maximum(batches, 1)
-  differentiate = minibatches.in_microbatches(minibatches.EXACT, work.microbatch_size)
+  differentiate = minibatches.EXACT
+  if work.microbatch_size:
+    differentiate = minibatches.in_microbatches(differentiate, work.microbatch_size)
 
   def step(k, carry):
     params, estimate, delayed, _, examples_read = carry

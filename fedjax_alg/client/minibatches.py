@@ -70,10 +70,8 @@ def in_microbatches(differentiate: Differentiate, rows: int) -> Differentiate:
 
   Args:
     differentiate: how the loss and the gradient are computed.
-    rows: the most rows of a part; 0: a mini-batch has one part.
+    rows: the most rows of a part, at least 1.
   """
-  if not rows:
-    return differentiate
 
   def batch(model, params, x, y, mask, key):
     count = -(-mask.shape[0] // rows)
@@ -436,7 +434,8 @@ def fold_steps(
     return _fold_moving_steps(
       model, shard, work, key, fn, carry, batches_per_step, differentiate
     )
-  differentiate = in_microbatches(differentiate, work.microbatch_size)
+  if work.microbatch_size:
+    differentiate = in_microbatches(differentiate, work.microbatch_size)
   if model.roles is not None or model.l2_of_sum:
     model = objective.of_client(model, shard)
   steps = work.num_steps(shard.size, shard.part)
