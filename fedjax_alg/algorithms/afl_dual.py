@@ -12,6 +12,7 @@ from W and the client's data. So the model of a client depends on the others'
 data through W alone, which is the same however these are dealt.
 """
 
+from collections.abc import Mapping
 import math
 
 import jax
@@ -52,6 +53,13 @@ class AFLDualHParams(afl.RidgeHParams):
     minimum=0,
   )
   refinement_seed: int = hyper(0, "the seed of phi, the same for all clients")
+
+  def unread_with(self, model: Model) -> Mapping[str, str]:
+    """Names the seed if no features are drawn; see ``HParams``."""
+    del model
+    if self.refinement_features:
+      return {}
+    return {"refinement_seed": "`refinement_features`=0 draws no features"}
 
 
 @builder

@@ -16,7 +16,7 @@ clients send W R'F). The code's first layer of random features is not a part of
 the method here: `feature_map` puts one before any model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
@@ -58,6 +58,12 @@ class DeepAFLHParams(StoredSums, HeadOutputs):
     source="public code, REG_SAND",
     traced=False,
   )
+
+  def unread_with(self, model: Model) -> Mapping[str, str]:
+    """Names the option of blocks if there are none; see ``HParams``."""
+    if not model.layers or len(model.layers) > 1:
+      return {}
+    return {"block_ridge": "the model has no residual blocks"}
 
 
 def rounds_of_blocks(hparams: DeepAFLHParams, num_layers: int) -> int:

@@ -40,8 +40,8 @@ SOONER = {"step:0.1,50": "step:0.1,1"}
 @pytest.fixture(scope="module", name="problem")
 def fixture_problem(problem):
   """With kinds of clients, which one drift variant reads."""
-  kind = jnp.arange(len(problem.clients), dtype=jnp.int32) % 3
-  return problem._replace(data=problem.data._replace(kind=kind))
+  kinds = jnp.arange(len(problem.clients), dtype=jnp.int32) % 3
+  return problem._replace(data=problem.data._replace(kinds=kinds))
 
 
 def fields_of(name):
@@ -91,12 +91,7 @@ REPORTED = {
   "adaptive_batch": "of the clock alone",
   "client_ridge": "cancels, says its help",
   "store_sums": "kept for clients that leave",
-}
-#: Of hidden layers, which the study's model does not have; a run warns of them.
-HIDDEN = {
-  (name, option)
-  for name in ("fedacnnl", "pfedacnnl")
-  for option in ("code", "normalize")
+  "refinement_weight": "of predictions, which no parameter shows",
 }
 #: (switch, option) whose values mean the same with any word of the switch.
 SAME = {("private", "client_weights")}  # what is private weighs clients equally
@@ -201,22 +196,23 @@ def base_of(name, values=()):
   return merged | dict(values)
 
 
-def warning(name, values):
-  """What a run with these options warns of."""
+def is_warned_of(name, option, values, model):
+  """Whether a run with these options says that this one has no effect."""
   method = settings(name, values).resolved()
-  return method.entry.caution(method.hparams, 1)
+  cautions = method.entry.caution(method.hparams, 1)
+  return f"`{option}`" in cautions or option in method.hparams.unread_with(model)
 
 
-def without_effect(fingerprint, name, context, options, skipped=()):
+def without_effect(fingerprint, context, options, skipped=()):
   """(option, value) of those that change nothing, neither refused nor warned of.
 
   Args:
-    fingerprint: (values) -> what differs between any two settings that differ.
-    name: the method.
+    fingerprint: ``Runs`` or ``Programs`` of a method.
     context: values of other options.
     options: those that are looked at.
     skipped: those that are not, as those of ``context`` and ``REPORTED``.
   """
+  name, model = fingerprint.name, fingerprint.problem.model
   fields = fields_of(name)
   try:
     base = base_of(name, context)
@@ -227,7 +223,7 @@ def without_effect(fingerprint, name, context, options, skipped=()):
   for option in options:
     if option in context or option in REPORTED or option in skipped:
       continue
-    if (name, option) in HIDDEN or any((switch, option) in SAME for switch in context):
+    if any((switch, option) in SAME for switch in context):
       continue
     values = others(fields[option], taken[option])
     for value in values[:1] if context else values:
@@ -240,7 +236,7 @@ def without_effect(fingerprint, name, context, options, skipped=()):
         same = fingerprint(unchanged | {option: value}) == before
       except OptionError:
         continue
-      if same and f"`{option}`" not in warning(name, unchanged | {option: value}):
+      if same and not is_warned_of(name, option, unchanged | {option: value}, model):
         ineffective.append((option, value))
   return ineffective
 
@@ -250,11 +246,11 @@ def without_effect(fingerprint, name, context, options, skipped=()):
 def test_every_option_changes_the_run(name, problem):
   """Alone, and beside every number that is 0 and may switch it off."""
   run, fields = Runs(name, problem), fields_of(name)
-  assert not without_effect(run, name, {}, fields, DECIDING)
+  assert not without_effect(run, {}, fields, DECIDING)
   for switch, value in settings(name, base_of(name)).options.items():
     if isinstance(value, float) and value and is_allowed(fields[switch], 0.0):
       off = {switch: 0.0}
-      assert not without_effect(run, name, off, fields, DECIDING), off
+      assert not without_effect(run, off, fields, DECIDING), off
 
 
 def contexts(name):
@@ -309,5 +305,5 @@ def test_no_option_is_ignored_beside_another(name, problem, kinds):
   ignored = {}
   for switch, off in contexts(name):
     new = [o for o in fields_of(name) if (switch, str(off), o) not in seen]
-    ignored[switch, str(off)] = without_effect(programs, name, {switch: off}, new)
+    ignored[switch, str(off)] = without_effect(programs, {switch: off}, new)
   assert not any(ignored.values()), {k: v for k, v in ignored.items() if v}

@@ -140,6 +140,11 @@ def test_validation_data_without_a_class_are_named():
     ),
     ("fedacnnl --code=class", "`code`=class: not read, the model has no hidden"),
     ("pfedacnnl --normalize", "`normalize`=True: not read, the model has no hidden"),
+    ("deepafl --model=softmax --block_ridge=1", "`block_ridge`=1.0: not read"),
+    (
+      "afl_dual --refinement_features=0 --refinement_seed=1",
+      "`refinement_seed`=1: not read",
+    ),
     (
       "fedavg --sampling=uniform:draw=bijection --participation=1",
       "`sampling`=uniform:draw=bijection: the draw is not read where all clients take "
