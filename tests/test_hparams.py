@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import hparams, registry
+from fedjax_alg.client.optimizers import ClientOptimizer, Momentum
 from fedjax_alg.errors import OptionError
 
 
@@ -171,6 +172,15 @@ def test_what_was_given_in_vain_is_refused():
       hparams.with_values(sample, {"pull": pull}), ["pull"], "no effect"
     )
   )(0.3)
+  # A part with a tracer is refused by its name, without an error of JAX's.
+  with pytest.raises(OptionError, match="^client_optimizer=momentum.*: no effect"):
+    jax.jit(
+      lambda momentum: hparams.refuse_without_effect(
+        ClientOptimizer(client_optimizer=Momentum(momentum)),
+        ["client_optimizer"],
+        "no effect",
+      )
+    )(0.3)
 
 
 class _Lists(hparams.HParams):

@@ -61,7 +61,7 @@ class DeepAFLHParams(StoredSums, HeadOutputs):
 
   def unread_with(self, model: Model) -> Mapping[str, str]:
     """Names the option of blocks if there are none; see ``HParams``."""
-    if not model.layers or len(model.layers) > 1:
+    if len(model.layers or ()) != 1:
       return {}
     return {"block_ridge": "the model has no residual blocks"}
 

@@ -105,7 +105,7 @@ class LayerFits(HParams):
 
   def unread_with(self, model: Model) -> Mapping[str, str]:
     """Names the options of hidden layers if there are none; see ``HParams``."""
-    if not model.layers or len(model.layers) > 1:
+    if len(model.layers or ()) != 1:
       return {}
     return dict.fromkeys(("code", "normalize"), "the model has no hidden layers")
 

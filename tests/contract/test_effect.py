@@ -1,13 +1,15 @@
 """Every option of every method changes the run, or is refused where it cannot.
 
 It is a study of hours: ``pytest -m slow tests/contract/test_effect.py``. Alone, and
-beside a number that is 0, an option must change the models of a run. Beside every
-word of another option it must change the program, which is traced and not compiled:
-there are 25,000 pairs.
+beside another option that is 0, an option must change the models of a run. Beside
+every other value of another option it must change the program of the rounds. There are
+thousands of these programs, so they are traced and not compiled.
 """
 
+import contextlib
 import functools
 import hashlib
+import itertools
 
 import jax
 from jax.interpreters import partial_eval
@@ -119,9 +121,16 @@ def settings(name, values):
   return methods.with_keywords(methods.method_of(name), values)
 
 
-def played(method, problem, rounds):
-  """(values) -> the costs of rounds, and the models after them, nothing else."""
-  play = test_traced.program(method, problem, clients.ClientMap(), rounds, (0, 1, 12))
+def make_method(name, values, problem):
+  """The method with these options, also checked as its builder does."""
+  method = settings(name, values).resolved()
+  method.builder(problem.model, clients.ClientMap())({})
+  return method
+
+
+def make_rounds(method, problem, number):
+  """(values) -> the costs of so many rounds, and the models after them alone."""
+  play = test_traced.program(method, problem, clients.ClientMap(), number, (0, 1, 12))
 
   def run(values):
     before, after, reports, *outputs = play(values)
@@ -139,13 +148,13 @@ class Runs:
 
   def __call__(self, values):
     """A hash of all models after three rounds, and of their costs."""
-    method = settings(self.name, values).resolved()
+    method = make_method(self.name, values, self.problem)
     structure = method.structure()
     if structure not in self._made:
       if len(self._made) > 40:  # compiled programs are many maps of memory
         self._made.clear()
         jax.clear_caches()
-      self._made[structure] = problems.quick_jit(played(method, self.problem, 3))
+      self._made[structure] = problems.quick_jit(make_rounds(method, self.problem, 3))
     result = self._made[structure](test_traced.arguments(method))
     return hashlib.sha256(
       b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(result))
@@ -159,31 +168,31 @@ class Programs:
     self.name, self.problem, self._made = name, problem, {}
 
   def __call__(self, values):
-    """The program, and the constants and options that it reads."""
-    method = settings(self.name, values).resolved()
-    method.builder(self.problem.model, clients.ClientMap())({})  # or it is refused
+    """A hash of the program, and the numbers that it reads."""
+    method = make_method(self.name, values, self.problem)
     structure, numbers = method.structure(), test_traced.arguments(method)
     if structure not in self._made:
-      self._made[structure] = self._program(method, numbers)
-    text, read = self._made[structure]
-    return text, tuple((k, v.item()) for k, v in numbers.items() if k in read)
+      self._made[structure] = self._trace(method, numbers)
+    program, names = self._made[structure]
+    return program, tuple(numbers[name].item() for name in names)
 
-  def _program(self, method, numbers):
-    """A hash of it, and the names of the numbers that it reads."""
+  def _trace(self, method, numbers):
+    """A hash of the program, and the names of the numbers that it reads."""
     entry = method.entry  # layers in closed form have as many rounds as they need
-    needs = entry.rounds(method.hparams, 1) if entry.rounds else 2
-    closed = jax.make_jaxpr(played(method, self.problem, needs))(numbers)
-    outputs = [True] * len(closed.jaxpr.outvars)
-    needed, used = partial_eval.dce_jaxpr(closed.jaxpr, outputs)
-    variables = {id(v) for equation in needed.eqns for v in equation.invars}
-    pieces = [str(needed).encode()]
-    for variable, constant in zip(closed.jaxpr.constvars, closed.consts):
-      if id(variable) in variables:
+    number = entry.rounds(method.hparams, 1) if entry.rounds else 2
+    traced = jax.make_jaxpr(make_rounds(method, self.problem, number))(numbers)
+    outputs = [True] * len(traced.jaxpr.outvars)
+    program, is_read = partial_eval.dce_jaxpr(traced.jaxpr, outputs)
+    inputs = [v for equation in program.eqns for v in equation.invars]
+    read = set(map(id, [*inputs, *program.outvars]))
+    pieces = [str(program).encode()]
+    for variable, constant in zip(traced.jaxpr.constvars, traced.consts):
+      if id(variable) in read:
         if jax.dtypes.issubdtype(constant.dtype, jax.dtypes.prng_key):
           constant = jax.random.key_data(constant)
         pieces.append(np.asarray(constant).tobytes())
-    read = {name for name, is_used in zip(sorted(numbers), used) if is_used}
-    return hashlib.sha256(b"".join(pieces)).hexdigest(), read
+    names = tuple(itertools.compress(sorted(numbers), is_read))
+    return hashlib.sha256(b"".join(pieces)).hexdigest(), names
 
 
 def base_of(name, values=()):
@@ -196,48 +205,60 @@ def base_of(name, values=()):
   return merged | dict(values)
 
 
-def is_warned_of(name, option, values, model):
-  """Whether a run with these options says that this one has no effect."""
-  method = settings(name, values).resolved()
+def alternatives(name, context, options):
+  """(option, value, settings) of other values of options beside given ones.
+
+  Args:
+    name: the method.
+    context: the given values of other options.
+    options: those that are changed.
+  """
+  try:
+    base = base_of(name, context)
+    taken = settings(name, base).options
+  except OptionError:
+    return
+  for option in options:
+    if option in context or option in REPORTED:
+      continue
+    if any((switch, option) in SAME for switch in context):
+      continue
+    values = others(fields_of(name)[option], taken[option])
+    for value in values[:1] if context else values:
+      changed = base | {option: value}
+      if option == "local_epochs":  # not read beside a number of steps
+        changed.pop("local_steps", None)
+      yield option, value, changed
+
+
+def warns_of(method, option, model):
+  """Whether a run of the method says that this option has no effect."""
   cautions = method.entry.caution(method.hparams, 1)
   return f"`{option}`" in cautions or option in method.hparams.unread_with(model)
 
 
-def without_effect(fingerprint, context, options, skipped=()):
+def without_effect(fingerprint, context, options):
   """(option, value) of those that change nothing, neither refused nor warned of.
 
   Args:
     fingerprint: ``Runs`` or ``Programs`` of a method.
     context: values of other options.
     options: those that are looked at.
-    skipped: those that are not, as those of ``context`` and ``REPORTED``.
   """
-  name, model = fingerprint.name, fingerprint.problem.model
-  fields = fields_of(name)
+  name, problem = fingerprint.name, fingerprint.problem
   try:
-    base = base_of(name, context)
-    before = fingerprint(base)
+    before = fingerprint(base_of(name, context))
   except OptionError:
     return []
-  ineffective, taken = [], settings(name, base).options
-  for option in options:
-    if option in context or option in REPORTED or option in skipped:
+  ineffective = []
+  for option, value, values in alternatives(name, context, options):
+    try:
+      is_same = fingerprint(values) == before
+    except OptionError:
       continue
-    if any((switch, option) in SAME for switch in context):
-      continue
-    values = others(fields[option], taken[option])
-    for value in values[:1] if context else values:
-      unchanged = {
-        k: v
-        for k, v in base.items()
-        if not (option == "local_epochs" and k == "local_steps")
-      }
-      try:
-        same = fingerprint(unchanged | {option: value}) == before
-      except OptionError:
-        continue
-      if same and not is_warned_of(name, option, unchanged | {option: value}, model):
-        ineffective.append((option, value))
+    method = settings(name, values).resolved()
+    if is_same and not warns_of(method, option, problem.model):
+      ineffective.append((option, value))
   return ineffective
 
 
@@ -246,64 +267,68 @@ def without_effect(fingerprint, context, options, skipped=()):
 def test_every_option_changes_the_run(name, problem):
   """Alone, and beside every number that is 0 and may switch it off."""
   run, fields = Runs(name, problem), fields_of(name)
-  assert not without_effect(run, {}, fields, DECIDING)
+  options = [option for option in fields if option not in DECIDING]
+  assert not without_effect(run, {}, options)
   for switch, value in settings(name, base_of(name)).options.items():
     if isinstance(value, float) and value and is_allowed(fields[switch], 0.0):
-      off = {switch: 0.0}
-      assert not without_effect(run, off, fields, DECIDING), off
+      assert not without_effect(run, {switch: 0.0}, options), switch
 
 
 def contexts(name):
   """(option, value) of those that another option may be ignored beside."""
   for option, value in settings(name, base_of(name)).options.items():
     if not isinstance(value, float):
-      for off in others(fields_of(name)[option], value):
-        if not (option in COUNTS and off == 1):
-          yield option, off
+      for other in others(fields_of(name)[option], value):
+        if not (option in COUNTS and other == 1):
+          yield option, other
 
 
-@functools.cache
-def pairs(name):
-  """(option, value, another option) of what the method takes together."""
-  fields, taken = fields_of(name), set()
-  for switch, off in contexts(name):
-    try:
-      base = base_of(name, {switch: off})
-      options = settings(name, base).resolved().options
-    except OptionError:
-      continue
-    for option in fields:
-      try:
-        for value in others(fields[option], options[option])[:1]:
-          settings(name, base | {option: value}).resolved()
-          taken.add((switch, str(off), option))
-      except OptionError:
-        continue
-  return taken
+@pytest.fixture(scope="module", name="pairs_of")
+def fixture_pairs_of(problem):
+  """(method) -> (option, value, another option) of what it takes together."""
+
+  @functools.cache
+  def pairs_of(name):
+    taken = set()
+    for switch, value in contexts(name):
+      for option, _, values in alternatives(name, {switch: value}, fields_of(name)):
+        with contextlib.suppress(OptionError):
+          make_method(name, values, problem)
+          taken.add((switch, str(value), option))
+    return taken
+
+  return pairs_of
 
 
-@pytest.fixture(scope="module", name="kinds")
-def fixture_kinds(problem):
+@pytest.fixture(scope="module", name="state_types")
+def fixture_state_types(problem):
   """Method -> the type of its state, for which its rounds are written."""
 
-  def kind(name):
+  def state_type(name):
     method = settings(name, base_of(name)).resolved()
     begin, _ = test_traced.beginning(method, problem, clients.ClientMap())
     return type(jax.eval_shape(lambda: begin({})[1]))
 
-  return {name: kind(name) for name in ALGORITHMS}
+  return {name: state_type(name) for name in ALGORITHMS}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_no_option_is_ignored_beside_another(name, problem, kinds):
-  """Beside every value of every other; once for all methods of a kind of state."""
-  seen, programs = set(), Programs(name, problem)
-  for earlier in ALGORITHMS[: ALGORITHMS.index(name)]:
-    if kinds[earlier] is kinds[name]:
-      seen |= pairs(earlier)
-  ignored = {}
-  for switch, off in contexts(name):
-    new = [o for o in fields_of(name) if (switch, str(off), o) not in seen]
-    ignored[switch, str(off)] = without_effect(programs, {switch: off}, new)
-  assert not any(ignored.values()), {k: v for k, v in ignored.items() if v}
+def test_no_option_is_ignored_beside_another(name, problem, state_types, pairs_of):
+  """Beside every value of every other; once for all methods with a type of state."""
+  earlier = [
+    other
+    for other in ALGORITHMS[: ALGORITHMS.index(name)]
+    if state_types[other] is state_types[name]
+  ]
+  traced_before = set().union(*map(pairs_of, earlier))
+  programs, ignored = Programs(name, problem), {}
+  for switch, value in contexts(name):
+    options = [
+      option
+      for option in fields_of(name)
+      if (switch, str(value), option) not in traced_before
+    ]
+    if found := without_effect(programs, {switch: value}, options):
+      ignored[switch, str(value)] = found
+  assert not ignored
