@@ -267,12 +267,9 @@ def _update_figure(
   provenance = pages.read(folder / f"{folder.name}{pages.SUFFIX}").provenance
   assert provenance is not None
   names = dict.fromkeys(f"{row['panel']}: {row['method']}" for row in added)
-  # Published once more, the same lines have one remark.
-  first_words = f"Made later ({', '.join(names)}): "
-  earlier = [words for words in figure.remarks if not words.startswith(first_words)]
+  provenance = dataclasses.replace(provenance, lines=())
   figure = dataclasses.replace(
-    figure,
-    remarks=[*earlier, f"{first_words}{provenance.line} {provenance.notes}"],
+    figure.replace_rows(pages.Later(list(names), provenance)),
     pictures=_draw_tables(paper, folder.name, target),
   )
   name = f"{paper.name}_{folder.name}"

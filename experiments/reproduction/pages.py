@@ -96,10 +96,28 @@ class Provenance:
   lines: Sequence[Sequence[str]] = ()
 
   @property
+  def environment(self) -> str:
+    """Software and machine in a line."""
+    software = "".join(f"{name} {of}; " for name, of in self.versions.items())
+    return f"{software}{self.device}."
+
+  @property
   def line(self) -> str:
     """Command, software and machine in a line."""
-    software = "".join(f"{name} {of}; " for name, of in self.versions.items())
-    return f"`{self.command}`; {software}{self.device}."
+    return f"`{self.command}`; {self.environment}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Later:
+  """Rows of a figure that were made after the others.
+
+  Args:
+    cells: their panels and methods, "a: FedAvg".
+    provenance: how they were made.
+  """
+
+  cells: Sequence[str]
+  provenance: Provenance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +133,7 @@ class FigurePage:
     pictures: names of the published pictures.
     numbers: name of the published table of every number; "": there is none.
     has_flags: whether that table has the flags of each number, too.
+    later: the rows that were made after the others.
   """
 
   title: str
@@ -125,6 +144,30 @@ class FigurePage:
   pictures: Sequence[str] = ()
   numbers: str = ""
   has_flags: bool = False
+  later: Sequence[Later] = ()
+
+  def replace_rows(self, later: Later) -> "FigurePage":
+    """The figure with rows that were made anew."""
+    earlier = (
+      Later([cell for cell in rows.cells if cell not in later.cells], rows.provenance)
+      for rows in self.later
+    )
+    kept = [rows for rows in earlier if rows.cells]
+    return dataclasses.replace(self, later=[*kept, later])
+
+  def tables_of_later(self) -> dict[str, Table]:
+    """What rows share that were made later -> how each was made."""
+    rows: dict[str, list[list[str]]] = {}
+    for later in self.later:
+      made = later.provenance
+      versions = dict(made.versions)
+      commit = versions.pop("commit", "")
+      shared = dataclasses.replace(made, versions=versions)
+      rows.setdefault(f"{shared.environment} {made.notes}".rstrip(), []).append(
+        [", ".join(later.cells), f"`{made.command}`", commit]
+      )
+    head = ["rows", "command", "commit"]
+    return {words: Table(head, entries) for words, entries in rows.items()}
 
 
 #: The entry by which a block in a file is told.
@@ -176,6 +219,10 @@ def read(path: pathlib.Path) -> FigurePage:
     content["blocks"] = [_to_block(block) for block in content["blocks"]]
     if content.get("provenance"):
       content["provenance"] = Provenance(**content["provenance"])
+    content["later"] = [
+      Later(rows["cells"], Provenance(**rows["provenance"]))
+      for rows in content.get("later", ())
+    ]
     return FigurePage(**content)
   except (AttributeError, KeyError, TypeError, ValueError):
     raise UsageError(

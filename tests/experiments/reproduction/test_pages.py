@@ -1,5 +1,6 @@
 """Data of figures, and the templates of their pages."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,6 +9,12 @@ import pytest
 from experiments.cli.config import UsageError
 from experiments.reproduction import pages
 from fedjax_alg import metrics
+
+
+def later(*cells, commit="abc", device="a gpu"):
+  provenance = pages.Provenance("another", {"jax": "2", "commit": commit}, device)
+  return pages.Later(list(cells), provenance)
+
 
 GAIN = metrics.Number(1.25, 0.5, ".1f", "+", 0.04)
 PAGE = pages.FigurePage(
@@ -25,6 +32,7 @@ PAGE = pages.FigurePage(
     "the command", {"jax": "1"}, "a cpu", "Notes.", [["A", "tuned", "--a=1"]]
   ),
   ["One seed."],
+  later=[later("a: A", "b: A"), later("a: C", device="a cpu"), later("b: C")],
 )
 
 
@@ -75,7 +83,10 @@ def test_the_page_of_a_figure():
     "| 2 |\n\nNot run.\n\n<details><summary>Other methods: C, D</summary>\n\n| z |",
     "| 3 |\n\n</details>\n\n## What is said in words\n\n| said |",
     "| so |\n\nOne seed.\n\n<details><summary>How this was made</summary>",
-    "`the command`; jax 1; a cpu. Notes.\n\n- A (tuned): `--a=1`\n\n</details>\n",
+    "`the command`; jax 1; a cpu. Notes.\n\n- A (tuned): `--a=1`\n\n",
+    "Made later, with jax 2; a gpu.\n\n| rows | command | commit |",
+    "| b: C | `another` | abc |\n\nMade later, with jax 2; a cpu.\n\n",
+    "| a: C | `another` | abc |\n\n</details>\n",
   ]
   places = [text.index(part) for part in order]
   assert places == sorted(places) and "\n\n\n" not in text
@@ -106,6 +117,24 @@ def test_the_page_of_a_paper_hides_what_its_overview_has():
   assert "Published numbers" not in text and "Not run." not in text
   assert text.count("### More") == 2 and text.count("Other methods: C, D") == 1
   assert "<summary>Fig. 2: the runs of Fig1</summary>" in text
+
+
+def test_rows_made_later_share_what_they_have_in_common():
+  """A page said software and machine once more for every row.
+
+  Rows that are made a third time are no longer those of the second.
+  """
+  page = PAGE.replace_rows(later("b: A", "a: C", commit="new"))
+  text = pages.render("figure", figure=page, sentences=None)
+  assert text.count("jax 2") == 1 and text.count("Made later") == 1
+  rows = [line for line in text.splitlines() if line.startswith(("| a: ", "| b: "))]
+  assert [row.split(" | ")[::2] for row in rows] == [
+    ["| a: A", "abc |"],
+    ["| b: C", "abc |"],
+    ["| b: A, a: C", "new |"],
+  ]
+  page = dataclasses.replace(page, provenance=page.later[0].provenance)  # no notes
+  assert "| a: A |" in pages.render("figure", figure=page, sentences=None)
 
 
 def test_a_name_that_a_template_does_not_get_is_an_error():
