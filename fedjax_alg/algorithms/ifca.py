@@ -9,6 +9,7 @@ and CIFAR, and n_i on FEMNIST. ``common_layers`` are the shared representation o
 the paper's FEMNIST runs.
 """
 
+from collections.abc import Mapping
 import functools
 from typing import ClassVar
 
@@ -89,6 +90,9 @@ class SpreadStart(Part):
   first: ClassVar[str] = "shared"
 
 
+_NO_STEPS = "with `averaging`=gradient clients take no local steps"
+
+
 class IFCAHParams(GroupTraining):
   """Hyper-parameters of IFCA."""
 
@@ -119,6 +123,12 @@ class IFCAHParams(GroupTraining):
     "are each group's. Empty: none",
     source="Ghosh et al. section 6.3",
   )
+
+  def unread_with(self, model: Model) -> Mapping[str, str]:
+    """Names the options of local steps if there are none; see ``HParams``."""
+    if self.averaging != "gradient" or isinstance(self.group_init, SpreadStart):
+      return {}
+    return dict.fromkeys(LocalWork.__dataclass_fields__, _NO_STEPS)
 
 
 def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
@@ -297,12 +307,8 @@ def ifca(
   """
   client = None
   if hparams.averaging == "gradient":
-    refuse_options(
-      hparams, "not read with `averaging`=gradient, whose clients take no local steps"
-    )
-    refuse_other_updates(
-      hparams, "with `averaging`=gradient clients take no local steps"
-    )
+    refuse_options(hparams, f"not read, {_NO_STEPS}")
+    refuse_other_updates(hparams, _NO_STEPS)
     client = _gradient_update(model, hparams.client_lr)
   rule = _least_loss_rule(model, hparams, map_clients)
   if hparams.common_layers and hparams.num_groups > 1:

@@ -251,7 +251,7 @@ def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
     (
       "ifca",
       dict(averaging="gradient", client_optimizer="adam"),
-      "client_optimizer=adam: not read with averaging=gradient",
+      "client_optimizer=adam: not read, with averaging=gradient",
     ),
   ],
 )

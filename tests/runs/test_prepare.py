@@ -141,6 +141,8 @@ def test_validation_data_without_a_class_are_named():
     ("fedacnnl --code=class", "`code`=class: not read, the model has no hidden"),
     ("pfedacnnl --normalize", "`normalize`=True: not read, the model has no hidden"),
     ("deepafl --model=softmax --block_ridge=1", "`block_ridge`=1.0: not read"),
+    ("ifca --averaging=gradient --local_steps=5", "`local_steps`=5: not read, with"),
+    ("ifca --averaging=gradient --batch_size=5", "`batch_size`=5: not read, with"),
     (
       "afl_dual --refinement_features=0 --refinement_seed=1",
       "`refinement_seed`=1: not read",
@@ -170,6 +172,8 @@ def test_validation_data_without_a_class_are_named():
         "afl --client_ridge=0",
         "fedacnnl --l2=0",
         "fedprox --l2=2",
+        "ifca --local_steps=5",
+        "ifca --averaging=gradient --group_init=kmeans++ --local_steps=5",
         "fedrep --model=mlp",
         "fedper --model=mlp --personal=together:0.5 --roles=personal:Dense_1",
         "fsvrg --nolocal_scaling",
