@@ -55,8 +55,16 @@ class AFLDualHParams(afl.RidgeHParams):
   refinement_seed: int = hyper(0, "the seed of phi, the same for all clients")
 
   def unread_with(self, model: Model) -> Mapping[str, str]:
-    """Names the seed if no features are drawn; see ``HParams``."""
+    """Names the options of a refinement that is not made; see ``HParams``."""
     del model
+    own = type(self).__annotations__
+    for name, value, nothing in (
+      ("refinement_ridge", float(self.refinement_ridge), math.inf),
+      ("refinement_weight", self.refinement_weight, 0.0),
+    ):
+      if value == nothing:
+        others = [other for other in own if other != name]
+        return dict.fromkeys(others, f"with `{name}`={value:g} there is no refinement")
     if self.refinement_features:
       return {}
     return {"refinement_seed": "`refinement_features`=0 draws no features"}

@@ -47,7 +47,9 @@ class PFedACnnLHParams(StoredSums, LayerFits):
     """lambda for each layer; empty without personal layers (``per_layer``)."""
     if self.personal_ridge == "none":
       return ()
-    return per_layer("personal_ridge", self.personal_ridge, num_layers, False)
+    return per_layer(
+      "personal_ridge", self.personal_ridge, num_layers, False, or_none=True
+    )
 
 
 def num_rounds(hparams: LayerFits, num_layers: int) -> int:

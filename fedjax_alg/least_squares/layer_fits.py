@@ -110,7 +110,9 @@ class LayerFits(HParams):
     return dict.fromkeys(("code", "normalize"), "the model has no hidden layers")
 
 
-def per_layer(name: str, text: str, num_layers: int, zero: bool) -> tuple[float, ...]:
+def per_layer(
+  name: str, text: str, num_layers: int, zero: bool, or_none: bool = False
+) -> tuple[float, ...]:
   """Parses an option that has one number for all layers or one for each.
 
   Args:
@@ -118,6 +120,7 @@ def per_layer(name: str, text: str, num_layers: int, zero: bool) -> tuple[float,
     text: numbers separated by commas.
     num_layers: number of layers of the model.
     zero: if true, 0 is allowed and infinity is not; if false, the reverse.
+    or_none: whether the option may also be "none", which the caller reads.
 
   Returns:
     One number for each layer.
@@ -130,10 +133,8 @@ def per_layer(name: str, text: str, num_layers: int, zero: bool) -> tuple[float,
   try:
     values = tuple(float(word) for word in text.split(","))
   except ValueError:
-    or_none = "" if zero else ", or none"
-    raise OptionError(
-      f"{label}: must be numbers separated by commas{or_none}"
-    ) from None
+    end = ", or none" if or_none else ""
+    raise OptionError(f"{label}: must be numbers separated by commas{end}") from None
   if zero and not all(0 <= value < math.inf for value in values):
     raise OptionError(f"{label}: must be at least 0")
   if not zero and not all(value > 0 for value in values):

@@ -141,6 +141,14 @@ def test_validation_data_without_a_class_are_named():
     ("fedacnnl --code=class", "`code`=class: not read, the model has no hidden"),
     ("pfedacnnl --normalize", "`normalize`=True: not read, the model has no hidden"),
     ("deepafl --model=softmax --block_ridge=1", "`block_ridge`=1.0: not read"),
+    (
+      "afl_dual --refinement_weight=0 --refinement_ridge=2",
+      "`refinement_ridge`=2: not read, with",
+    ),
+    (
+      "afl_dual --refinement_ridge=inf --refinement_features=9",
+      "`refinement_features`=9: not read, with",
+    ),
     ("ifca --averaging=gradient --local_steps=5", "`local_steps`=5: not read, with"),
     ("ifca --averaging=gradient --batch_size=5", "`batch_size`=5: not read, with"),
     (
