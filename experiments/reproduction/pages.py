@@ -148,23 +148,21 @@ class FigurePage:
 
   def replace_rows(self, later: Later) -> "FigurePage":
     """The figure with rows that were made anew."""
-    earlier = (
+    rows = [
       Later([cell for cell in rows.cells if cell not in later.cells], rows.provenance)
       for rows in self.later
-    )
-    kept = [rows for rows in earlier if rows.cells]
-    return dataclasses.replace(self, later=[*kept, later])
+    ]
+    return dataclasses.replace(self, later=[*filter(lambda r: r.cells, rows), later])
 
   def tables_of_later(self) -> dict[str, Table]:
     """What rows share that were made later -> how each was made."""
     rows: dict[str, list[list[str]]] = {}
     for later in self.later:
-      made = later.provenance
-      versions = dict(made.versions)
+      versions = dict(later.provenance.versions)
       commit = versions.pop("commit", "")
-      shared = dataclasses.replace(made, versions=versions)
-      rows.setdefault(f"{shared.environment} {made.notes}".rstrip(), []).append(
-        [", ".join(later.cells), f"`{made.command}`", commit]
+      setting = dataclasses.replace(later.provenance, versions=versions)
+      rows.setdefault(f"{setting.environment} {setting.notes}".rstrip(), []).append(
+        [", ".join(later.cells), f"`{setting.command}`", commit]
       )
     head = ["rows", "command", "commit"]
     return {words: Table(head, entries) for words, entries in rows.items()}

@@ -57,14 +57,13 @@ class AFLDualHParams(afl.RidgeHParams):
   def unread_with(self, model: Model) -> Mapping[str, str]:
     """Names the options of a refinement that is not made; see ``HParams``."""
     del model
-    own = type(self).__annotations__
-    for name, value, nothing in (
+    for name, value, without in (
       ("refinement_ridge", float(self.refinement_ridge), math.inf),
       ("refinement_weight", self.refinement_weight, 0.0),
     ):
-      if value == nothing:
-        others = [other for other in own if other != name]
-        return dict.fromkeys(others, f"with `{name}`={value:g} there is no refinement")
+      if value == without:
+        options = [option for option in type(self).__annotations__ if option != name]
+        return dict.fromkeys(options, f"with `{name}`={value:g} there is no refinement")
     if self.refinement_features:
       return {}
     return {"refinement_seed": "`refinement_features`=0 draws no features"}

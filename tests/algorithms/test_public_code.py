@@ -148,6 +148,17 @@ def test_fesem_is_that_of_its_authors(without_decay):
   assert (groups != states[1].member).any() and not all(seen)
 
 
+def test_fsvrg_of_equal_clients_is_that_of_public_code(even, without_decay):
+  equal = even._replace(model=without_decay.model)
+  settings = dict(WORK, client_lr=2.0, local_scaling=False, aggregate_scaling="none")
+  _, rounds = bridge.rounds(equal, "fsvrg", **settings)
+  w = bridge.start(equal)
+  for r in rounds:
+    new = theirs.fsvrg_round(w, equal.clients, r.ids, r.batches, 2.0)
+    assert_same(w, r, new)
+    w = new
+
+
 def test_scaffold_is_that_of_public_code(problem):
   settings = dict(WORK, option="II", server_lr=0.8, client_weights="uniform")
   _, rounds = bridge.rounds(problem, "scaffold", **settings)

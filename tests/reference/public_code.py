@@ -180,6 +180,22 @@ def fesem_groups(points, centroids):
   return groups, [flat[groups == k].mean(0) for k in range(len(centroids))]
 
 
+def fsvrg_round(w, clients, ids, batches, rate):
+  """kir-7/federated-learning: ``groundwork/fedsvrg.py``.
+
+  The anchor is the plain mean of the clients' gradients, and no feature has a factor.
+  """
+  anchor = np.mean([plain(w, *clients[i]) for i in ids], axis=0)
+  trained = []
+  for i in ids:
+    (x, y), v = clients[i], np.array(w)
+    for rows in batches[i]:
+      change = plain(v, x[rows], y[rows]) - plain(w, x[rows], y[rows])
+      v = v - rate / len(y) * (change + anchor)
+    trained.append(v)
+  return weighted_sum(average_weights(clients, ids), trained)
+
+
 def scaffold_round(w, c, variates, clients, ids, batches, rate, server_rate, decay):
   """woodenchild95/FL-Simulator: ``server/SCAFFOLD.py`` and ``client/scaffold.py``.
 
