@@ -545,7 +545,8 @@ def _plan_cold_start(
     group = _cold_start(method, memory, models, shard, key) if fixed else jnp.int32(-1)
     return group, _frequencies(shard, memory.histogram.shape[1])
 
-  _, _, plan_key = jax.random.split(key, 3)
+  # ``pretrain_and_group`` draws from the first two.
+  _, _, plan_key = jax.random.split(jax.random.clone(key), 3)
   shared = memory._replace(cold_start_group=(), histogram=memory.histogram[:0])
   groups, histogram = method.map_clients(
     one_client,

@@ -182,20 +182,19 @@ def plus_plus(
   checks.check_masked_rows(points, mask)
   points = jnp.where(mask[:, None], points, jnp.zeros_like(points))
   equal = mask.astype(points.dtype)
-  keys = jax.random.split(key, k)
 
-  def draw(i, carry):
-    closest, centres = carry
+  def draw(closest, step):
+    i, key = step
     weight = jnp.where(mask, closest, jnp.zeros_like(closest))
     weight = jnp.where(jnp.any(weight > 0), weight, equal)
-    centre = points[jax.random.categorical(keys[i], jnp.log(weight))]
+    centre = points[jax.random.categorical(key, jnp.log(weight))]
     gap = ((points - centre[None]) ** 2).sum(-1)
     # ``closest`` holds equal weights, not distances, for the first center.
     closest = jnp.where(i == 0, gap, jnp.minimum(closest, gap))
-    return closest, centres.at[i].set(centre)
+    return closest, centre
 
-  centres = jnp.zeros((k, points.shape[1]), points.dtype)
-  result: Array = jax.lax.fori_loop(0, k, draw, (equal, centres))[1]
+  steps = jnp.arange(k), jax.random.split(key, k)
+  result: Array = jax.lax.scan(draw, equal, steps)[1]
   return result
 
 

@@ -269,6 +269,32 @@ def test_traced_values_give_the_numbers_of_constants(
   problems.assert_close(traced(arguments(method)), constant(), rtol=1e-5, atol=1e-5)
 
 
+#: Draws of messages, of hostile clients and of aggregates.
+EXCHANGES = [
+  dict(compress_up="qsgd:2"),
+  dict(compress_up="topk:0.3", compress_down="qsgd:4"),
+  dict(private="fixed:1", attack="gaussian"),
+  dict(aggregator="trimmed_mean", attack="label_flip"),
+]
+
+
+@pytest.mark.parametrize(
+  "name, overrides",
+  [(name, {}) for name, entry in registry.ALGORITHMS.items() if not entry.options]
+  + VARIANTS
+  + [("fedavg", exchange) for exchange in EXCHANGES],
+)
+def test_no_key_is_drawn_from_twice(name, overrides, problem):
+  """Two draws from one key are equal: k-means++ and a pool of clients, say.
+
+  JAX follows the keys through a traced round. What is folded in before a draw makes
+  another key, so equal purposes are not seen.
+  """
+  method = settings_of(name, overrides)
+  with jax.debug_key_reuse(True):
+    jax.jit(program(method, problem, clients.ClientMap())).trace(arguments(method))
+
+
 @functools.cache
 def read_in_the_programs_above():
   return {
