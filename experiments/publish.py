@@ -269,7 +269,7 @@ def _update_figure(
   names = dict.fromkeys(f"{row['panel']}: {row['method']}" for row in added)
   provenance = dataclasses.replace(provenance, lines=())
   figure = dataclasses.replace(
-    figure.replace_rows(pages.Later(list(names), provenance)),
+    figure.replace_rows(pages.Rerun(list(names), provenance)),
     pictures=_draw_tables(paper, folder.name, target),
   )
   name = f"{paper.name}_{folder.name}"

@@ -108,7 +108,7 @@ class Provenance:
 
 
 @dataclasses.dataclass(frozen=True)
-class Later:
+class Rerun:
   """Rows of a figure that were made after the others.
 
   Args:
@@ -133,7 +133,7 @@ class FigurePage:
     pictures: names of the published pictures.
     numbers: name of the published table of every number; "": there is none.
     has_flags: whether that table has the flags of each number, too.
-    later: the rows that were made after the others.
+    reruns: the rows that were made after the others.
   """
 
   title: str
@@ -144,25 +144,27 @@ class FigurePage:
   pictures: Sequence[str] = ()
   numbers: str = ""
   has_flags: bool = False
-  later: Sequence[Later] = ()
+  reruns: Sequence[Rerun] = ()
 
-  def replace_rows(self, later: Later) -> "FigurePage":
+  def replace_rows(self, rerun: Rerun) -> "FigurePage":
     """The figure with rows that were made anew."""
-    rows = [
-      Later([cell for cell in rows.cells if cell not in later.cells], rows.provenance)
-      for rows in self.later
+    reruns = [
+      Rerun([cell for cell in past.cells if cell not in rerun.cells], past.provenance)
+      for past in self.reruns
     ]
-    return dataclasses.replace(self, later=[*filter(lambda r: r.cells, rows), later])
+    return dataclasses.replace(
+      self, reruns=[*(past for past in reruns if past.cells), rerun]
+    )
 
-  def tables_of_later(self) -> dict[str, Table]:
+  def tables_of_reruns(self) -> dict[str, Table]:
     """What rows share that were made later -> how each was made."""
     rows: dict[str, list[list[str]]] = {}
-    for later in self.later:
-      versions = dict(later.provenance.versions)
+    for rerun in self.reruns:
+      versions = dict(rerun.provenance.versions)
       commit = versions.pop("commit", "")
-      setting = dataclasses.replace(later.provenance, versions=versions)
+      setting = dataclasses.replace(rerun.provenance, versions=versions)
       rows.setdefault(f"{setting.environment} {setting.notes}".rstrip(), []).append(
-        [", ".join(later.cells), f"`{setting.command}`", commit]
+        [", ".join(rerun.cells), f"`{setting.command}`", commit]
       )
     head = ["rows", "command", "commit"]
     return {words: Table(head, entries) for words, entries in rows.items()}
@@ -217,9 +219,9 @@ def read(path: pathlib.Path) -> FigurePage:
     content["blocks"] = [_to_block(block) for block in content["blocks"]]
     if content.get("provenance"):
       content["provenance"] = Provenance(**content["provenance"])
-    content["later"] = [
-      Later(rows["cells"], Provenance(**rows["provenance"]))
-      for rows in content.get("later", ())
+    content["reruns"] = [
+      Rerun(rerun["cells"], Provenance(**rerun["provenance"]))
+      for rerun in content.get("reruns", ())
     ]
     return FigurePage(**content)
   except (AttributeError, KeyError, TypeError, ValueError):

@@ -57,11 +57,11 @@ class AFLDualHParams(afl.RidgeHParams):
   def unread_with(self, model: Model) -> Mapping[str, str]:
     """Names the options of a refinement that is not made; see ``HParams``."""
     del model
-    for name, value, without in (
+    for name, value, neutral in (
       ("refinement_ridge", float(self.refinement_ridge), math.inf),
       ("refinement_weight", self.refinement_weight, 0.0),
     ):
-      if value == without:
+      if value == neutral:
         options = [option for option in type(self).__annotations__ if option != name]
         return dict.fromkeys(options, f"with `{name}`={value:g} there is no refinement")
     if self.refinement_features:

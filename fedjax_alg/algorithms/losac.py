@@ -367,7 +367,7 @@ def _places(work: LocalWork, memory: Any, cohort: Cohort, keys: Key) -> Array:
   slots = work.local_steps
   first = memory.first_row.at[cohort.ids].get(mode="clip")
   count = minibatches.batches_per_epoch(cohort.shards.size, work.batch_size)
-  # Clients draw the same once more.
+  # ``_train_by_table`` draws the same once more.
   visited = jax.vmap(lambda key, n: picks(key, slots, n))(jax.random.clone(keys), count)
   # A mini-batch that is visited again shares the slot of its first visit.
   live = jnp.arange(slots, dtype=jnp.int32)[None] < count[:, None]

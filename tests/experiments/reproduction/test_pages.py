@@ -11,9 +11,9 @@ from experiments.reproduction import pages
 from fedjax_alg import metrics
 
 
-def later(*cells, commit="abc", device="a gpu"):
+def rerun(*cells, commit="abc", device="a gpu"):
   provenance = pages.Provenance("another", {"jax": "2", "commit": commit}, device)
-  return pages.Later(list(cells), provenance)
+  return pages.Rerun(list(cells), provenance)
 
 
 GAIN = metrics.Number(1.25, 0.5, ".1f", "+", 0.04)
@@ -32,7 +32,7 @@ PAGE = pages.FigurePage(
     "the command", {"jax": "1"}, "a cpu", "Notes.", [["A", "tuned", "--a=1"]]
   ),
   ["One seed."],
-  later=[later("a: A", "b: A"), later("a: C", device="a cpu"), later("b: C")],
+  reruns=[rerun("a: A", "b: A"), rerun("a: C", device="a cpu"), rerun("b: C")],
 )
 
 
@@ -124,7 +124,7 @@ def test_rows_made_later_share_what_they_have_in_common():
 
   Rows that are made a third time are no longer those of the second.
   """
-  page = PAGE.replace_rows(later("b: A", "a: C", commit="new"))
+  page = PAGE.replace_rows(rerun("b: A", "a: C", commit="new"))
   text = pages.render("figure", figure=page, sentences=None)
   assert text.count("jax 2") == 1 and text.count("Made later") == 1
   rows = [line for line in text.splitlines() if line.startswith(("| a: ", "| b: "))]
@@ -133,7 +133,7 @@ def test_rows_made_later_share_what_they_have_in_common():
     ["| b: C", "abc |"],
     ["| b: A, a: C", "new |"],
   ]
-  page = dataclasses.replace(page, provenance=page.later[0].provenance)  # no notes
+  page = dataclasses.replace(page, provenance=page.reruns[0].provenance)  # no notes
   assert "| a: A |" in pages.render("figure", figure=page, sentences=None)
 
 
